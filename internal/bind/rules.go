@@ -1,0 +1,61 @@
+// Package bind holds the one shape that the rules of a sandbox's network
+// have: the flags of run and proxy, the tables of a spec and the line that
+// binds a proxy all fill the same Rules.
+package bind
+
+import (
+	"flag"
+	"strings"
+
+	"link.internal/lnk/internal/reach"
+)
+
+// Rules are what one sandbox's proxy is told. The zero value reaches nothing.
+type Rules struct {
+	// InternetHost lists host patterns: "host", "*.suffix", "*".
+	InternetHost []string `json:"internet_host,omitempty"`
+	// TCP lists endpoints beyond HTTPS on 443 and HTTP on 80: "host:port".
+	TCP []string `json:"tcp,omitempty"`
+	// LANHost lists what of the local network is reached: a name, an
+	// address, a range, or "*" for the private ranges.
+	LANHost []string `json:"lan_host,omitempty"`
+	// Wire is the absolute path of the log, one JSON object a line. Empty: none is kept.
+	Wire string `json:"wire,omitempty"`
+	// Agent is who the log says is calling.
+	Agent string `json:"agent,omitempty"`
+}
+
+// Compile checks every entry and returns what decides.
+func (r *Rules) Compile() (*reach.Rules, error) {
+	return reach.NewRules(r.InternetHost, r.TCP, r.LANHost)
+}
+
+// Network reports whether anything is listed, so that a proxy is needed at all.
+func (r *Rules) Network() bool {
+	return len(r.InternetHost) > 0 || len(r.TCP) > 0 || len(r.LANHost) > 0
+}
+
+// AddFlags defines the flags of lnk sandbox run, lnk sandbox proxy and
+// link-sandbox-proxy, which are the same by being these.
+func (r *Rules) AddFlags(fs *flag.FlagSet) {
+	fs.Var((*List)(&r.InternetHost), "internet-host", "a `HOST` it may reach: a name, *.suffix for the names below one, or * for any (repeatable)")
+	fs.Var((*List)(&r.TCP), "tcp", "a `HOST:PORT` beyond HTTPS on 443 and HTTP on 80, of a host it may reach (repeatable)")
+	fs.Var((*List)(&r.LANHost), "lan-host", "a `HOST` of your network: a name, an address, a range, or * for the private ranges (repeatable)")
+	fs.StringVar(&r.Wire, "wire", "", "log every call to `FILE`, one JSON object a line")
+	fs.StringVar(&r.Agent, "agent", "", "the `NAME` that the log gives as the caller")
+}
+
+// List is a flag that may be given more than once.
+type List []string
+
+// String joins the values.
+func (l *List) String() string { return strings.Join(*l, ",") }
+
+// Set adds one value. A comma is no separator: no entry has one.
+func (l *List) Set(value string) error {
+	*l = append(*l, value)
+	return nil
+}
+
+// Type is what help shows for the value's kind.
+func (l *List) Type() string { return "list" }

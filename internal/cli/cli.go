@@ -1,0 +1,90 @@
+// Package cli is lnk's command line: what a person types, and what they read.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"link.internal/lnk/internal/runner"
+)
+
+// Version is set by the linker.
+var Version = "development"
+
+// exitError is a command that ended with a code and has said all there is to say.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// Main is lnk. It returns the exit code. It must be called on the main
+// goroutine: see runner.Run.
+func Main(args []string) int {
+	runtime.LockOSThread()
+	if err := dropInherited(); err != nil {
+		fmt.Fprintln(os.Stderr, "lnk:", err)
+		return runner.ExitRefused
+	}
+	root := newRoot()
+	root.SetArgs(args)
+	command, err := root.ExecuteC()
+	var exit exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return int(exit)
+	}
+	printError(os.Stderr, command, err)
+	var failed *runner.Error
+	if errors.As(err, &failed) {
+		return failed.Code
+	}
+	return runner.ExitRefused
+}
+
+// usageError is a command line that isn't one.
+type usageError struct{ error }
+
+func printError(w io.Writer, command *cobra.Command, err error) {
+	fmt.Fprintf(w, "%s %v\n", prefix, err)
+	var usage usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(w, "%s see %s --help\n", prefix, command.CommandPath())
+	}
+}
+
+// prefix begins each line that lnk says beside the program's own.
+const prefix = "lnk sandbox:"
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "lnk",
+		Short:         "a sandbox for AI agents and other programs you don't trust",
+		Version:       Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Example:       "  lnk sandbox run --internet-host api.anthropic.com --write . -- ./bot",
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	sandbox := &cobra.Command{
+		Use:   "sandbox",
+		Short: "run programs that reach only what you list",
+		RunE:  subcommandNeeded,
+	}
+	sandbox.AddCommand(newRun(), newProxy())
+	root.AddCommand(sandbox, newDoctor())
+	root.RunE = subcommandNeeded
+	return root
+}
+
+func subcommandNeeded(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())}
+	}
+	return c.Help()
+}

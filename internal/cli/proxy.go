@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+func newProxy() *cobra.Command {
+	return &cobra.Command{
+		Use:   "proxy --dir FOLDER [flags]",
+		Short: "run the filtering proxy alone, on a socket folder",
+		Example: `  mkdir -m 700 ~/sockets
+  lnk sandbox proxy --dir ~/sockets --internet-host example.com`,
+		// The flags are link-sandbox-proxy's own, and so is the process.
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			programs, err := findSisters()
+			if err != nil {
+				return err
+			}
+			err = unix.Exec(programs.proxy, append([]string{"link-sandbox-proxy"}, args...), os.Environ())
+			return fmt.Errorf("executing %s: %w", programs.proxy, err)
+		},
+	}
+}

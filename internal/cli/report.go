@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"link.internal/lnk/internal/channel"
+)
+
+// report says on standard error what happens beside the program.
+type report struct {
+	out     *os.File
+	verbose bool
+	start   time.Time
+	last    time.Time
+	seen    map[string]bool
+	held    []string
+}
+
+func newReport(out *os.File, verbose bool) *report {
+	now := time.Now()
+	return &report{out: out, verbose: verbose, start: now, last: now, seen: make(map[string]bool)}
+}
+
+// Refused prints a refusal, once.
+func (r *report) Refused(refused channel.Refused) {
+	line := fmt.Sprintf("refused %s: %s", printable(refused.What), printable(refused.Why))
+	if r.seen[line] {
+		return
+	}
+	r.seen[line] = true
+	r.say(line)
+}
+
+// Step says how long a part of the start took.
+func (r *report) Step(name string) {
+	now := time.Now()
+	if r.verbose {
+		r.say(fmt.Sprintf("%6.1f ms (+%.1f) %s", ms(now.Sub(r.start)), ms(now.Sub(r.last)), printable(name)))
+	}
+	r.last = now
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// Done prints what was held, and the summary.
+func (r *report) Done(summary *channel.Summary) {
+	r.flush()
+	if !r.verbose {
+		return
+	}
+	if summary == nil {
+		r.say("it had no network")
+		return
+	}
+	for _, list := range []struct {
+		verb string
+		rows []channel.Row
+	}{{"reached", summary.Reached}, {"refused", summary.Refused}} {
+		if len(list.rows) == 0 {
+			r.say(list.verb + " nothing")
+		}
+		for _, row := range list.rows {
+			r.say(fmt.Sprintf("%s %s (%d)", list.verb, printable(row.What), row.Calls))
+		}
+	}
+	if summary.More > 0 {
+		r.say(fmt.Sprintf("and %d more", summary.More))
+	}
+	r.say(fmt.Sprintf("%s sent, %s received", bytes(summary.Up), bytes(summary.Down)))
+}
+
+// say prints a line, or holds it while the program has the terminal in raw
+// mode, where it would land in the middle of its screen.
+func (r *report) say(line string) {
+	if r.raw() {
+		r.held = append(r.held, line)
+		return
+	}
+	r.flush()
+	fmt.Fprintln(r.out, prefix, line)
+}
+
+func (r *report) flush() {
+	for _, line := range r.held {
+		fmt.Fprintln(r.out, prefix, line)
+	}
+	r.held = nil
+}
+
+func (r *report) raw() bool {
+	termios, err := unix.IoctlGetTermios(int(r.out.Fd()), unix.TCGETS)
+	return err == nil && termios.Lflag&unix.ICANON == 0
+}
+
+// printable keeps what a sandbox chose from steering a terminal.
+func printable(text string) string {
+	if strings.IndexFunc(text, func(c rune) bool { return !strconv.IsPrint(c) }) < 0 {
+		return text
+	}
+	return strconv.Quote(text)
+}
+
+func bytes(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,168 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"time"
+
+	"link.internal/lnk/internal/egress"
+	"link.internal/lnk/internal/reach"
+	"link.internal/lnk/internal/wire"
+)
+
+// idleOrigin is how long a connection to an origin is kept for its next request.
+const idleOrigin = 30 * time.Second
+
+// forwardHTTP answers a request with an http:// URL in its request line (RFC
+// 9112, section 3.2.2). The URL decides where it goes, never the Host header,
+// which the origin is sent anew from the URL.
+func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request) {
+	c := call{start: time.Now(), what: clipQuote(r.URL.Host)}
+	bad := func(why string) {
+		s.refuse(w, r, c, refusal{http.StatusBadRequest, reach.CodeName, why})
+	}
+	if r.URL.Scheme != "http" || r.URL.Opaque != "" {
+		bad("only http:// goes without a tunnel: use CONNECT for anything else")
+		return
+	}
+	if r.URL.User != nil {
+		bad("a URL with a user is no request target")
+		return
+	}
+	host, port := r.URL.Host, "80"
+	if h, p, err := net.SplitHostPort(r.URL.Host); err == nil {
+		host, port = h, p
+		if r.URL.Host[0] == '[' {
+			host = "[" + h + "]"
+		}
+	}
+	t, err := reach.NewTarget(host, port)
+	if err != nil {
+		bad(err.Error())
+		return
+	}
+	c.target, c.what = t, t.String()
+	machine, err := s.interfaces.Machine()
+	if err != nil {
+		s.refuse(w, r, c, refusalOf(err))
+		return
+	}
+	// Each request is decided, also on a connection to the origin that an
+	// earlier one opened.
+	if decision := s.rules.Decide(t, machine); !decision.Allowed {
+		s.refuse(w, r, c, refusalOf(&egress.RefusedError{Target: t, Decision: decision}))
+		return
+	}
+	f := &forwarding{call: c}
+	s.forward.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), forwardingKey{}, f)))
+	if f.answered {
+		s.tally.reached(c.what)
+	}
+	s.tally.moved(f.up.n, f.down.n)
+	if !f.refused {
+		record := c.record(r, wire.Allowed)
+		record.Status, record.Address, record.Up, record.Down = f.status, f.address, f.up.n, f.down.n
+		s.wire.Append(record)
+	}
+}
+
+// forwarding is what is learned of one request while it is forwarded.
+type forwarding struct {
+	call     call
+	answered bool
+	refused  bool
+	status   int
+	address  string
+	up, down counter
+}
+
+type forwardingKey struct{}
+
+type targetKey struct{}
+
+// counter counts what is read through it.
+type counter struct {
+	io.ReadCloser
+	n int64
+}
+
+// Read reads and counts.
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// upgraded is the body of a 101, which ReverseProxy also writes to.
+type upgraded struct {
+	*counter
+	io.Writer
+}
+
+func (s *Service) newForward(log_ *slog.Logger) *httputil.ReverseProxy {
+	transport := &http.Transport{
+		Proxy: nil,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			t, ok := ctx.Value(targetKey{}).(reach.Target)
+			if !ok {
+				return nil, errors.New("bug: a request without a target")
+			}
+			return s.direct.Dial(ctx, t)
+		},
+		DisableCompression:  true,
+		ForceAttemptHTTP2:   false,
+		MaxIdleConnsPerHost: 16,
+		IdleConnTimeout:     idleOrigin,
+		ReadBufferSize:      32 << 10,
+		WriteBufferSize:     32 << 10,
+	}
+	return &httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1,
+		BufferPool:    newBufferPool(),
+		ErrorLog:      log.New(io.Discard, "", 0),
+		Rewrite: func(p *httputil.ProxyRequest) {
+			f := p.In.Context().Value(forwardingKey{}).(*forwarding)
+			t := f.call.target
+			p.Out.URL.Scheme = "http"
+			p.Out.URL.Host = t.String()
+			p.Out.Host = hostHeader(t)
+			if p.Out.Body != nil && p.Out.Body != http.NoBody {
+				f.up.ReadCloser = p.Out.Body
+				p.Out.Body = &f.up
+			}
+			*p.Out = *p.Out.WithContext(context.WithValue(p.Out.Context(), targetKey{}, t))
+		},
+		ModifyResponse: func(resp *http.Response) error {
+			f := resp.Request.Context().Value(forwardingKey{}).(*forwarding)
+			f.answered, f.status = true, resp.StatusCode
+			f.down.ReadCloser = resp.Body
+			if writer, ok := resp.Body.(io.Writer); ok {
+				resp.Body = upgraded{&f.down, writer}
+			} else {
+				resp.Body = &f.down
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			f := r.Context().Value(forwardingKey{}).(*forwarding)
+			f.refused = true
+			s.refuse(w, r, f.call, refusalOf(err))
+		},
+	}
+}
+
+// hostHeader is the Host that an origin is sent (RFC 9110, section 7.2).
+func hostHeader(t reach.Target) string {
+	text := t.String()
+	if t.Port == 80 {
+		return text[:len(text)-len(":80")]
+	}
+	return text
+}

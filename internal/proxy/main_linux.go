@@ -1,0 +1,97 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"link.internal/lnk/internal/bind"
+	"link.internal/lnk/internal/channel"
+)
+
+// exitRefused is the exit code of all that the proxy itself refuses.
+const exitRefused = 125
+
+// Main is link-sandbox-proxy. It returns the exit code.
+func Main(args []string, stderr io.Writer) int {
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	if err := harden(); err != nil {
+		fmt.Fprintln(stderr, "link-sandbox-proxy:", err)
+		return exitRefused
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	defer stop()
+	p := &Proxy{log: log}
+	if err := p.main(ctx, args, stderr); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(stderr, p.fail(err))
+		}
+		return exitRefused
+	}
+	return 0
+}
+
+func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error {
+	fs := flag.NewFlagSet("link-sandbox-proxy", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	dir := fs.String("dir", "", "the socket folder, an absolute path")
+	withRunner := fs.Bool("channel", false, "take rules from, and end with, the runner at descriptor 3")
+	var rules bind.Rules
+	rules.AddFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if *dir == "" {
+		return errors.New("no socket folder: give --dir FOLDER")
+	}
+	if *withRunner {
+		p.runner = channel.NewChild(os.NewFile(channel.FD, "channel"))
+		ctx, err := p.serveRunner(ctx)
+		if err != nil {
+			return err
+		}
+		return p.Run(ctx, *dir)
+	}
+	service, err := NewService(rules, p.log, func(r channel.Refused) {
+		fmt.Fprintf(stderr, "link-sandbox-proxy: refused %s: %s\n", r.What, r.Why)
+	})
+	if err != nil {
+		return err
+	}
+	p.service.Store(service)
+	return p.Run(ctx, *dir)
+}
+
+// harden gives up what the proxy has no use for, before it reads anything.
+func harden() error {
+	// Sockets and logs are this user's alone.
+	unix.Umask(0o177)
+	// Nobody of this user's reads the memory of what will hold keys, and no
+	// core holds it: a piped core_pattern ignores RLIMIT_CORE, hence both.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming undumpable: %w", err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return fmt.Errorf("forbidding core dumps: %w", err)
+	}
+	// It is a thread's, and Go has several already.
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("setting no_new_privs: %w", errno)
+	}
+	// Whatever was inherited is passed to nobody.
+	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("closing inherited descriptors on exec: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+// Package proxy is link-sandbox-proxy: the one way out of a sandbox, a
+// filtering HTTP proxy outside it.
+//
+// It promises to the person who listed hosts: every byte that leaves went to
+// a host and port that package reach allowed, at an address that package
+// egress judged as it was dialled. It promises to the program inside: what
+// was listed works as if it were direct, and what was not is refused at once,
+// with the reason, and never with a stall.
+//
+// It trusts nothing that comes in by its sockets: out.sock, and the listeners
+// that it is handed over local.sock (package handoff).
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"link.internal/lnk/internal/channel"
+)
+
+// Limits on what a client may hold without sending anything.
+const (
+	headerTimeout = 30 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 64 << 10
+)
+
+// Proxy serves one sandbox from one socket folder. Until Bind it refuses
+// every call.
+type Proxy struct {
+	log     *slog.Logger
+	runner  *channel.Conn // nil without a runner
+	service atomic.Pointer[Service]
+
+	mu      sync.Mutex
+	servers []*http.Server
+}
+
+// tell sends to the runner, if there is one.
+func (p *Proxy) tell(message channel.FromProxy) {
+	if p.runner != nil {
+		p.runner.Send(message)
+	}
+}
+
+func (p *Proxy) tellFailed(err error) {
+	p.tell(channel.FromProxy{Refused: &channel.Refused{
+		Code: "listener", What: "a listener in the sandbox", Why: err.Error(),
+	}})
+}
+
+func (p *Proxy) tellHanded(address string) { p.tell(channel.FromProxy{Handed: address}) }
+
+// ServeHTTP refuses everything until there is a service.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	service := p.service.Load()
+	if service == nil {
+		writeRefusal(w, "every call", refusal{http.StatusServiceUnavailable, "unbound", "this proxy isn't bound to an agent yet"})
+		return
+	}
+	service.ServeHTTP(w, r)
+}
+
+// serveHTTP answers on one listener until it ends. from is what the wire log
+// calls it.
+func (p *Proxy) serveHTTP(l net.Listener, from string) {
+	server := &http.Server{
+		Handler:           p,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          log.New(io.Discard, "", 0),
+		BaseContext: func(net.Listener) context.Context {
+			return context.WithValue(context.Background(), fromKey{}, from)
+		},
+	}
+	p.mu.Lock()
+	p.servers = append(p.servers, server)
+	p.mu.Unlock()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		p.log.Debug("listener ended", "from", from, "err", err)
+	}
+}
+
+// Run serves the folder until ctx ends or the runner is gone, and ends every
+// connection before it returns.
+func (p *Proxy) Run(ctx context.Context, dir string) error {
+	f, err := openFolder(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	out, local, err := f.listen()
+	if err != nil {
+		return err
+	}
+	go p.serveHTTP(out, "out.sock")
+	go p.serveLocal(local)
+	p.tell(channel.FromProxy{Ready: true})
+	<-ctx.Done()
+	// Each unlinks its socket.
+	local.Close()
+	p.mu.Lock()
+	for _, server := range p.servers {
+		// Close ends connections that are not hijacked. A handed listener's
+		// close may block for ever, so it isn't waited for.
+		go server.Close()
+	}
+	p.mu.Unlock()
+	out.Close()
+	if service := p.service.Load(); service != nil {
+		summary := service.Close()
+		p.tell(channel.FromProxy{Summary: &summary})
+	}
+	return nil
+}
+
+// serveRunner takes the rules from the runner and returns a context that ends
+// with it.
+func (p *Proxy) serveRunner(ctx context.Context) (context.Context, error) {
+	var first channel.ToProxy
+	if err := p.runner.Receive(&first); err != nil {
+		return nil, err
+	}
+	if first.Serve == nil {
+		return nil, errors.New("the runner's first message isn't serve")
+	}
+	service, err := NewService(first.Serve.Rules, p.log, func(r channel.Refused) {
+		p.tell(channel.FromProxy{Refused: &r})
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.service.Store(service)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		var ignored channel.ToProxy
+		for p.runner.Receive(&ignored) == nil {
+		}
+	}()
+	return ctx, nil
+}
+
+// fail tells the runner, or returns the error for the person to read.
+func (p *Proxy) fail(err error) error {
+	if p.runner != nil {
+		p.runner.Send(channel.FromProxy{Failed: err.Error()})
+	}
+	return fmt.Errorf("link-sandbox-proxy: %w", err)
+}

@@ -1,0 +1,97 @@
+package proxy
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"link.internal/lnk/internal/channel"
+)
+
+// maxTally bounds how many distinct targets are told apart: the names are
+// the sandbox's to make up.
+const maxTally = 256
+
+// tally counts calls by target, and tells of each first refusal.
+type tally struct {
+	tell func(channel.Refused)
+
+	mu           sync.Mutex
+	reachedCalls map[string]int
+	refusedCalls map[string]int
+	told         map[string]bool
+	more         int
+	up, down     int64
+}
+
+func newTally(tell func(channel.Refused)) *tally {
+	return &tally{
+		tell:         tell,
+		reachedCalls: make(map[string]int), refusedCalls: make(map[string]int), told: make(map[string]bool),
+	}
+}
+
+func (t *tally) reached(what string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count(t.reachedCalls, what)
+}
+
+func (t *tally) refused(what string, why refusal) {
+	t.mu.Lock()
+	t.count(t.refusedCalls, what)
+	key := string(why.code) + " " + what
+	first := !t.told[key] && len(t.told) < maxTally
+	last := len(t.told) == maxTally-1
+	if first {
+		t.told[key] = true
+	}
+	t.mu.Unlock()
+	if !first {
+		return
+	}
+	if last {
+		t.tell(channel.Refused{Code: string(why.code), What: "more", Why: "only so many refusals are shown: --wire FILE logs them all"})
+		return
+	}
+	t.tell(channel.Refused{Code: string(why.code), What: what, Why: why.why})
+}
+
+func (t *tally) count(in map[string]int, what string) {
+	if _, known := in[what]; !known && len(in) >= maxTally {
+		t.more++
+		return
+	}
+	in[what]++
+}
+
+func (t *tally) moved(up, down int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.up += up
+	t.down += down
+}
+
+func (t *tally) summary() channel.Summary {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := channel.Summary{Up: t.up, Down: t.down, More: t.more}
+	s.Reached = busiest(t.reachedCalls, &s.More)
+	s.Refused = busiest(t.refusedCalls, &s.More)
+	return s
+}
+
+func busiest(calls map[string]int, more *int) []channel.Row {
+	rows := make([]channel.Row, 0, len(calls))
+	for what, n := range calls {
+		rows = append(rows, channel.Row{What: what, Calls: n})
+	}
+	slices.SortFunc(rows, func(a, b channel.Row) int {
+		return cmp.Or(cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.What, b.What))
+	})
+	if len(rows) > channel.SummaryRows {
+		*more += len(rows) - channel.SummaryRows
+		rows = rows[:channel.SummaryRows]
+	}
+	return rows
+}

@@ -1,0 +1,342 @@
+//go:build linux
+
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The program is cloned here and not by os/exec for two reasons: between the
+// clone into its user namespace and its execve stand Landlock and seccomp,
+// for which os/exec has no place; and a second stage that were executed in
+// between would cost as much as all the rest of the relay's start.
+//
+// The three functions are the ones that package syscall forks with. The
+// runtime keeps them for other packages to link to (go.dev/issue/67401).
+
+//go:linkname runtimeBeforeFork syscall.runtime_BeforeFork
+func runtimeBeforeFork()
+
+//go:linkname runtimeAfterFork syscall.runtime_AfterFork
+func runtimeAfterFork()
+
+//go:linkname runtimeAfterForkInChild syscall.runtime_AfterForkInChild
+func runtimeAfterForkInChild()
+
+// image is a program ready to be cloned and executed: every byte that the
+// child needs, since it may not allocate.
+type image struct {
+	path     *byte
+	argv     []*byte
+	envv     []*byte
+	dir      *byte
+	stdio    [3]int
+	tty      int    // -1: it is not given the terminal
+	ignored  uint64 // a bit for each signal that stays ignored, from bit 0 for signal 1
+	landlock int    // -1: none
+	filter   unix.SockFprog
+
+	released int // read end: a byte says that the uid and gid maps are written
+	report   int // write end, close-on-exec: a failed step
+	action   sigaction
+	caps     [2]unix.CapUserData
+	capsHead unix.CapUserHeader
+	setMask  uint64
+	pid      int32
+	failure  failure
+}
+
+// sigaction is the kernel's struct of rt_sigaction(2), on amd64 and arm64.
+type sigaction struct {
+	handler, flags, restorer, mask uint64
+}
+
+// The handler values of signal(7).
+const (
+	sigDefault = 0
+	sigIgnore  = 1
+)
+
+// failure is what the child reports of the step that failed.
+type failure struct {
+	step  int32
+	errno int32
+}
+
+// The steps of the child, in their order.
+const (
+	stepRelease int32 = iota
+	stepGroup
+	stepTerminal
+	stepSignals
+	stepStdio
+	stepDescriptors
+	stepDir
+	stepPrivs
+	stepCaps
+	stepLandlock
+	stepSeccomp
+	stepExec
+)
+
+var stepNames = [...]string{
+	"waiting for its user namespace", "its process group", "taking the terminal", "its signals", "its standard streams",
+	"closing descriptors", "its working folder", "no_new_privs", "dropping capabilities", "Landlock", "seccomp", "execve",
+}
+
+// startError is a step of the child that failed.
+type startError failure
+
+func (e *startError) Error() string {
+	return fmt.Sprintf("%s: %v", stepNames[e.step], syscall.Errno(e.errno))
+}
+
+func (e *startError) Unwrap() error { return syscall.Errno(e.errno) }
+
+// atExec reports whether everything but the program itself was in order.
+func (e *startError) atExec() bool { return e.step == stepExec }
+
+func (i *image) setFilter(filter []unix.SockFilter) {
+	i.filter = unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+}
+
+// start clones the program into a user namespace of its own, in which the
+// relay's uid and gid 0 are uid and gid, and returns its pid when its execve
+// has succeeded.
+func (i *image) start(uid, gid int) (int, error) {
+	var release, report [2]int
+	if err := unix.Pipe2(release[:], unix.O_CLOEXEC); err != nil {
+		return 0, err
+	}
+	defer unix.Close(release[1])
+	if err := unix.Pipe2(report[:], unix.O_CLOEXEC); err != nil {
+		unix.Close(release[0])
+		return 0, err
+	}
+	defer unix.Close(report[0])
+	i.released, i.report = release[0], report[1]
+	i.capsHead = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	syscall.ForkLock.Lock()
+	pid, errno := i.clone()
+	syscall.ForkLock.Unlock()
+	unix.Close(release[0])
+	unix.Close(report[1])
+	if errno != 0 {
+		return 0, fmt.Errorf("cloning into a user namespace: %w", errno)
+	}
+	if err := mapIDs(pid, uid, gid); err != nil {
+		unix.Kill(pid, unix.SIGKILL)
+		return 0, err
+	}
+	unix.Write(release[1], []byte{1})
+	var failed failure
+	raw := unsafe.Slice((*byte)(unsafe.Pointer(&failed)), unsafe.Sizeof(failed))
+	n, err := unix.Read(report[0], raw)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(report[0], raw)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if n != 0 {
+		if n != len(raw) || int(failed.step) >= len(stepNames) {
+			return 0, errors.New("bug: a report of another length")
+		}
+		e := startError(failed)
+		return 0, &e
+	}
+	return pid, nil
+}
+
+// mapIDs maps the relay's own uid and gid, which are 0 here, to what the
+// program sees (user_namespaces(7)). setgroups is denied for good, which the
+// kernel asks for before an unprivileged gid_map.
+func mapIDs(pid, uid, gid int) error {
+	for _, m := range []struct{ file, text string }{
+		{"setgroups", "deny"},
+		{"gid_map", fmt.Sprintf("%d 0 1\n", gid)},
+		{"uid_map", fmt.Sprintf("%d 0 1\n", uid)},
+	} {
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/%s", pid, m.file), []byte(m.text), 0); err != nil {
+			return fmt.Errorf("mapping ids: %w", err)
+		}
+	}
+	return nil
+}
+
+// clone is fork for the child: from the clone on it may neither allocate nor
+// grow its stack, so it makes raw system calls only and calls nothing else.
+//
+//go:noinline
+//go:norace
+//go:nocheckptr
+func (i *image) clone() (pid int, errno syscall.Errno) {
+	runtimeBeforeFork()
+	r1, _, e1 := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.CLONE_NEWUSER)|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if e1 != 0 || r1 != 0 {
+		runtimeAfterFork()
+		return int(r1), e1
+	}
+	runtimeAfterForkInChild()
+
+	var step int32
+	var one [1]byte
+	_, _, e1 = syscall.RawSyscall(unix.SYS_READ, uintptr(i.released), uintptr(unsafe.Pointer(&one)), 1)
+	if e1 != 0 || one[0] != 1 {
+		goto fail
+	}
+
+	// A process group of its own: a signal to the group must not reach the
+	// processes outside that share the caller's.
+	step = stepGroup
+	if _, _, e1 = syscall.RawSyscall(unix.SYS_SETPGID, 0, 0, 0); e1 != 0 {
+		goto fail
+	}
+	if i.tty >= 0 {
+		// SIGTTOU is still ignored, as the relay has it.
+		step = stepTerminal
+		r1, _, _ = syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
+		i.pid = int32(r1)
+		if _, _, e1 = syscall.RawSyscall(unix.SYS_IOCTL, uintptr(i.tty), unix.TIOCSPGRP, uintptr(unsafe.Pointer(&i.pid))); e1 != 0 {
+			goto fail
+		}
+	}
+
+	step = stepSignals
+	for n := uint(1); n <= 64; n++ {
+		if n == uint(unix.SIGKILL) || n == uint(unix.SIGSTOP) {
+			continue
+		}
+		i.action.handler = sigDefault
+		if i.ignored&(1<<(n-1)) != 0 {
+			i.action.handler = sigIgnore
+		}
+		if _, _, e1 = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(n), uintptr(unsafe.Pointer(&i.action)), 0, 8, 0, 0); e1 != 0 {
+			goto fail
+		}
+	}
+	if _, _, e1 = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&i.setMask)), 0, 8, 0, 0); e1 != 0 {
+		goto fail
+	}
+
+	step = stepStdio
+	for n := range 3 {
+		if _, _, e1 = syscall.RawSyscall(unix.SYS_DUP3, uintptr(i.stdio[n]), uintptr(n), 0); e1 != 0 {
+			goto fail
+		}
+	}
+	step = stepDescriptors
+	if _, _, e1 = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 3, 0xffffffff, unix.CLOSE_RANGE_CLOEXEC); e1 != 0 {
+		goto fail
+	}
+	step = stepDir
+	if _, _, e1 = syscall.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(i.dir)), 0, 0); e1 != 0 {
+		goto fail
+	}
+
+	step = stepPrivs
+	if _, _, e1 = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e1 != 0 {
+		goto fail
+	}
+	// The bounding set first: without it an execve by uid 0, which the
+	// program of a run by root is, would bring capabilities back.
+	step = stepCaps
+	for n := uintptr(0); n < 64; n++ {
+		if _, _, e1 = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, n, 0, 0, 0, 0); e1 == syscall.EINVAL && n > uintptr(unix.CAP_CHECKPOINT_RESTORE)-1 {
+			break // past the kernel's last one
+		} else if e1 != 0 {
+			goto fail
+		}
+	}
+	if _, _, e1 = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0); e1 != 0 {
+		goto fail
+	}
+	if _, _, e1 = syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&i.capsHead)), uintptr(unsafe.Pointer(&i.caps)), 0); e1 != 0 {
+		goto fail
+	}
+
+	if i.landlock >= 0 {
+		step = stepLandlock
+		if _, _, e1 = syscall.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(i.landlock), 0, 0); e1 != 0 {
+			goto fail
+		}
+	}
+	step = stepSeccomp
+	if _, _, e1 = syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&i.filter))); e1 != 0 {
+		goto fail
+	}
+	step = stepExec
+	_, _, e1 = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(i.path)), uintptr(unsafe.Pointer(&i.argv[0])), uintptr(unsafe.Pointer(&i.envv[0])))
+
+fail:
+	i.failure = failure{step, int32(e1)}
+	syscall.RawSyscall(unix.SYS_WRITE, uintptr(i.report), uintptr(unsafe.Pointer(&i.failure)), unsafe.Sizeof(i.failure))
+	for {
+		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 125, 0, 0)
+	}
+}
+
+// sigPerThreadSyscall is the runtime's, behind syscall.AllThreadsSyscall.
+const sigPerThreadSyscall = unix.Signal(33)
+
+// ignoreSignals makes the relay deaf. It is the first process of its pid
+// namespace, so a signal of the program's reaches it only where it has a
+// handler, and Go has handlers that would dump its stacks or end it. Not so
+// SIGURG, by which Go preempts itself, SIGCHLD, and the signal by which a
+// system call is made on every thread: those handlers do nothing unasked.
+func ignoreSignals() error {
+	action := sigaction{handler: sigIgnore}
+	for n := uintptr(1); n <= 64; n++ {
+		switch unix.Signal(n) {
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD, unix.SIGURG, sigPerThreadSyscall:
+			continue
+		}
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, n, uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0); errno != 0 {
+			return fmt.Errorf("ignoring signal %d: %w", n, errno)
+		}
+	}
+	return nil
+}
+
+// keepCapabilities drops all capabilities but those in keep, on every thread,
+// and reads back what is left.
+func keepCapabilities(keep ...uint) error {
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("clearing ambient capabilities: %w", errno)
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data, back [2]unix.CapUserData
+	for _, c := range keep {
+		data[c/32].Effective |= 1 << (c % 32)
+		data[c/32].Permitted |= 1 << (c % 32)
+	}
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&data)), 0); errno != 0 {
+		return fmt.Errorf("dropping capabilities: %w", errno)
+	}
+	if err := unix.Capget(&head, &back[0]); err != nil {
+		return fmt.Errorf("reading capabilities: %w", err)
+	}
+	if back != data {
+		return fmt.Errorf("capabilities are %v after dropping all but %v", back, data)
+	}
+	return nil
+}
+
+// setForeground gives the terminal to a process group of this session (tty_ioctl(4)).
+func setForeground(tty, pgid int) error {
+	group := int32(pgid)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(tty), unix.TIOCSPGRP, uintptr(unsafe.Pointer(&group))); errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,335 @@
+// Package relay is lnk-relay, the first process inside a sandbox: root of the
+// sandbox's outer user namespace and process 1 of its pid namespace.
+//
+// It makes the listening sockets that the proxy outside asks for and hands
+// them over (package handoff); it starts the program in a user namespace
+// nested in its own, confined (package confine); it forwards signals, reaps
+// what the program leaves behind, and says how the program ended. When it
+// ends, the kernel ends everything in the sandbox, and it ends with the
+// runner, whose channel is its lifeline.
+//
+// It copies no byte of the program's traffic. It imports neither package net
+// nor anything that it could do without: every sandbox has one.
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/confine"
+	"link.internal/lnk/internal/handoff"
+)
+
+// Exit codes of what lnk itself refuses, and of a program that can't be
+// executed or found, as shells have them.
+const (
+	exitRefused       = 125
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+// keptCapabilities are what the relay keeps while the program runs: it makes
+// listeners on ports under 1024 when the proxy asks for more.
+var keptCapabilities = []uint{unix.CAP_NET_BIND_SERVICE}
+
+// Main is lnk-relay. It returns the exit code.
+func Main() int {
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "lnk-relay: it is started by lnk inside a sandbox, as its first process")
+		return exitRefused
+	}
+	runner := channel.NewChild(os.NewFile(channel.FD, "channel"))
+	r := &relay{runner: runner, tty: -1}
+	if err := r.run(); err != nil {
+		failed := &channel.Failed{Code: exitRefused, Why: err.Error()}
+		var notStarted *notStartedError
+		if errors.As(err, &notStarted) {
+			failed.Code = notStarted.code
+		}
+		runner.Send(channel.FromRelay{Failed: failed})
+		return failed.Code
+	}
+	return 0
+}
+
+type relay struct {
+	runner *channel.Conn
+	tty    int // the controlling terminal, or -1
+
+	mu  sync.Mutex
+	pid int // the program's, 0 once it has been reaped
+}
+
+// notStartedError is a program that can't be found or executed.
+type notStartedError struct {
+	code int
+	err  error
+}
+
+func (e *notStartedError) Error() string { return e.err.Error() }
+
+func (r *relay) run() error {
+	if err := ignoreSignals(); err != nil {
+		return err
+	}
+	// bwrap passes on whatever it inherits.
+	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("closing descriptors: %w", err)
+	}
+	var first channel.ToRelay
+	if err := r.runner.Receive(&first); err != nil {
+		return err
+	}
+	start := first.Start
+	if start == nil || len(start.Args) == 0 {
+		return errors.New("the runner's first message isn't start")
+	}
+	if err := r.prepareNamespaces(); err != nil {
+		return err
+	}
+	if start.Folder {
+		if err := r.serveProxy(); err != nil {
+			return err
+		}
+	}
+	if start.Terminal {
+		tty, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("opening the terminal: %w", err)
+		}
+		r.tty = tty
+	}
+	pid, err := r.startProgram(start)
+	if err != nil {
+		return err
+	}
+	r.pid = pid
+	if err := keepCapabilities(keptCapabilities...); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming undumpable: %w", err)
+	}
+	if err := r.runner.Send(channel.FromRelay{Started: true}); err != nil {
+		return err
+	}
+	go r.serveRunner()
+	return r.reap()
+}
+
+// prepareNamespaces does what needs the capabilities that the relay has only
+// until the program starts.
+func (r *relay) prepareNamespaces() error {
+	// One user namespace more may be made below this one: the program's.
+	if err := os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("1"), 0); err != nil {
+		return fmt.Errorf("limiting user namespaces: %w", err)
+	}
+	return addLoopbackAddress()
+}
+
+// serveProxy makes the listeners that the proxy asks for first, so that they
+// are there when the program starts, and goes on serving its requests.
+func (r *relay) serveProxy() error {
+	proxy, err := handoff.Dial(channel.FolderFD)
+	if err != nil {
+		return err
+	}
+	if err := proxy.ServeNext(); err != nil {
+		proxy.Close()
+		return fmt.Errorf("the proxy's first request: %w", err)
+	}
+	if err := unix.Close(channel.FolderFD); err != nil {
+		return fmt.Errorf("closing the socket folder: %w", err)
+	}
+	go func() {
+		defer proxy.Close()
+		for proxy.ServeNext() == nil {
+		}
+	}()
+	return nil
+}
+
+func (r *relay) startProgram(start *channel.Start) (int, error) {
+	filter, err := confine.Filter(confine.Rules())
+	if err != nil {
+		return 0, err
+	}
+	ruleset, err := confine.ScopeRuleset()
+	if err != nil {
+		return 0, err
+	}
+	if ruleset >= 0 {
+		defer unix.Close(ruleset)
+	}
+	path, err := lookPath(string(start.Args[0]), string(start.Dir), start.Env)
+	if err != nil {
+		return 0, err
+	}
+	img := &image{
+		stdio:    [3]int{channel.StdinFD, channel.StdinFD + 1, channel.StdinFD + 2},
+		tty:      -1,
+		landlock: ruleset,
+	}
+	if start.Foreground {
+		img.tty = r.tty
+	}
+	for _, n := range start.Ignored {
+		if n >= 1 && n <= 64 {
+			img.ignored |= 1 << (n - 1)
+		}
+	}
+	img.setFilter(filter)
+	if img.path, err = unix.BytePtrFromString(path); err != nil {
+		return 0, err
+	}
+	if img.dir, err = unix.BytePtrFromString(string(start.Dir)); err != nil {
+		return 0, err
+	}
+	if img.argv, err = pointers(start.Args); err != nil {
+		return 0, err
+	}
+	if img.envv, err = pointers(start.Env); err != nil {
+		return 0, err
+	}
+	pid, err := img.start(start.UID, start.GID)
+	var failed *startError
+	if errors.As(err, &failed) && failed.atExec() {
+		code := exitNotExecutable
+		if errors.Is(err, unix.ENOENT) {
+			code = exitNotFound
+		}
+		return 0, &notStartedError{code, fmt.Errorf("%q can't be executed: %w", path, errors.Unwrap(err))}
+	}
+	for fd := channel.StdinFD; fd < channel.StdinFD+3; fd++ {
+		// The relay's copies would keep a pipe open after the program closed it.
+		unix.Close(fd)
+	}
+	return pid, err
+}
+
+func pointers(texts [][]byte) ([]*byte, error) {
+	list := make([]*byte, 0, len(texts)+1)
+	for _, text := range texts {
+		p, err := unix.BytePtrFromString(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", text, err)
+		}
+		list = append(list, p)
+	}
+	return append(list, nil), nil
+}
+
+// lookPath finds a program as execvp(3) does, in the files and by the PATH
+// that the program itself has.
+func lookPath(name, dir string, env [][]byte) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	var search string
+	for _, v := range env {
+		if rest, ok := strings.CutPrefix(string(v), "PATH="); ok {
+			search = rest
+		}
+	}
+	var denied string
+	for _, folder := range filepath.SplitList(search) {
+		candidate := filepath.Join(folder, name)
+		if !filepath.IsAbs(candidate) {
+			candidate = filepath.Join(dir, candidate)
+		}
+		info, err := os.Stat(candidate)
+		switch {
+		case err == nil && !info.IsDir() && info.Mode()&0o111 != 0:
+			return candidate, nil
+		case err == nil && !info.IsDir(), errors.Is(err, fs.ErrPermission):
+			denied = candidate
+		}
+	}
+	if denied != "" {
+		return "", &notStartedError{exitNotExecutable, fmt.Errorf("%q is not executable", denied)}
+	}
+	return "", &notStartedError{exitNotFound, fmt.Errorf("%q is not found in the sandbox's PATH", name)}
+}
+
+// serveRunner carries out what the runner asks until the runner is gone, and
+// the sandbox with it.
+func (r *relay) serveRunner() {
+	for {
+		var message channel.ToRelay
+		if err := r.runner.Receive(&message); err != nil {
+			os.Exit(exitRefused)
+		}
+		switch {
+		case message.Signal > 0:
+			r.signal(message.Signal)
+		case message.Continue != nil:
+			if message.Continue.Foreground && r.tty >= 0 {
+				r.toForeground()
+			}
+			r.signalGroup(unix.SIGCONT)
+		}
+	}
+}
+
+// signal sends to the program, unless it has been reaped.
+func (r *relay) signal(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pid != 0 {
+		unix.Kill(r.pid, unix.Signal(n))
+	}
+}
+
+func (r *relay) signalGroup(n unix.Signal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pid != 0 {
+		unix.Kill(-r.pid, n)
+	}
+}
+
+func (r *relay) toForeground() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pid != 0 {
+		setForeground(r.tty, r.pid)
+	}
+}
+
+// reap waits for every process of the sandbox, which all become this one's
+// children when their own parents end, until the program has ended.
+func (r *relay) reap() error {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WUNTRACED, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("waiting for the program: %w", err)
+		}
+		if pid != r.pid {
+			continue
+		}
+		if status.Stopped() {
+			r.runner.Send(channel.FromRelay{Stopped: int(status.StopSignal())})
+			continue
+		}
+		r.mu.Lock()
+		r.pid = 0
+		r.mu.Unlock()
+		exited := &channel.Exited{Code: status.ExitStatus()}
+		if status.Signaled() {
+			exited = &channel.Exited{Code: 128 + int(status.Signal()), Signal: int(status.Signal())}
+		}
+		return r.runner.Send(channel.FromRelay{Exited: exited})
+	}
+}

@@ -1,0 +1,166 @@
+package runner
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A run's socket folder is lnk-run-… in XDG_RUNTIME_DIR or /tmp. It is made
+// as lnk-new-…, locked, and renamed, so that a folder of the first name that
+// can be locked is one whose runner is gone.
+const (
+	runPrefix = "lnk-run-"
+	newPrefix = "lnk-new-"
+)
+
+// folder is the socket folder of one run, locked for as long as it lives.
+type folder struct {
+	path string
+	lock *os.File // the folder itself, flocked
+	base *os.File
+}
+
+// newFolder makes the folder, and removes those of this user's runs that were
+// killed.
+func newFolder() (*folder, error) {
+	base, err := openBase()
+	if err != nil {
+		return nil, err
+	}
+	sweep(base)
+	f := &folder{base: base}
+	name := rand.Text()
+	fail := func(err error) (*folder, error) {
+		if f.lock != nil {
+			f.lock.Close()
+		}
+		unix.Unlinkat(int(base.Fd()), newPrefix+name, unix.AT_REMOVEDIR)
+		base.Close()
+		return nil, fmt.Errorf("making the run's folder in %s: %w", base.Name(), err)
+	}
+	if err := unix.Mkdirat(int(base.Fd()), newPrefix+name, 0o700); err != nil {
+		return fail(err)
+	}
+	fd, err := unix.Openat(int(base.Fd()), newPrefix+name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	f.lock = os.NewFile(uintptr(fd), name)
+	// The umask may have taken some away.
+	if err := unix.Fchmod(fd, 0o700); err != nil {
+		return fail(err)
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fail(err)
+	}
+	if err := unix.Renameat2(int(base.Fd()), newPrefix+name, int(base.Fd()), runPrefix+name, unix.RENAME_NOREPLACE); err != nil {
+		return fail(err)
+	}
+	f.path = filepath.Join(base.Name(), runPrefix+name)
+	return f, nil
+}
+
+// openBase opens where run folders are made: a folder in which nobody else
+// can rename or remove what is this user's.
+func openBase() (*os.File, error) {
+	path := os.Getenv("XDG_RUNTIME_DIR")
+	if path != "" && filepath.IsAbs(path) {
+		base, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err == nil && checkBase(base) == nil && unix.Access(path, unix.W_OK) == nil {
+			return base, nil
+		}
+		if err == nil {
+			base.Close()
+		}
+	}
+	base, err := os.OpenFile("/tmp", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("no place for the run's folder: XDG_RUNTIME_DIR is none, and /tmp: %w", err)
+	}
+	if err := checkBase(base); err != nil {
+		base.Close()
+		return nil, fmt.Errorf("no place for the run's folder: /tmp: %w", err)
+	}
+	return base, nil
+}
+
+func checkBase(base *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(base.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return errors.New("it is another user's")
+	}
+	if st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 {
+		return errors.New("others may remove what is in it: its sticky bit is missing (chmod +t)")
+	}
+	return nil
+}
+
+// sweep removes the folders of this user's runs whose runner is gone. What it
+// can't lock is in use; what isn't a folder of this user's is left alone.
+func sweep(base *os.File) {
+	names, err := base.Readdirnames(-1)
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		made := strings.HasPrefix(name, runPrefix)
+		if !made && !strings.HasPrefix(name, newPrefix) {
+			continue
+		}
+		fd, err := unix.Openat(int(base.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) == nil && int(st.Uid) == os.Geteuid() && (made || old(st)) && unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+			removeFolder(base, fd, name)
+		}
+		unix.Close(fd)
+	}
+}
+
+// old reports whether a folder that has no lock yet has had the time to get one.
+func old(st unix.Stat_t) bool {
+	return time.Since(time.Unix(st.Mtim.Unix())) > time.Minute
+}
+
+// removeFolder removes a folder that is open as fd and the sockets in it.
+func removeFolder(base *os.File, fd int, name string) {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	dir := os.NewFile(uintptr(dup), name)
+	defer dir.Close()
+	entries, _ := dir.Readdirnames(-1)
+	for _, entry := range entries {
+		unix.Unlinkat(fd, entry, 0)
+	}
+	unix.Unlinkat(int(base.Fd()), name, unix.AT_REMOVEDIR)
+}
+
+// Close removes the folder.
+func (f *folder) Close() {
+	removeFolder(f.base, int(f.lock.Fd()), filepath.Base(f.path))
+	f.lock.Close()
+	f.base.Close()
+}
+
+// reference opens the folder for the relay to inherit, by descriptor only.
+func (f *folder) reference() (*os.File, error) {
+	fd, err := unix.Openat(int(f.lock.Fd()), ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("the run's folder: %w", err)
+	}
+	return os.NewFile(uintptr(fd), f.path), nil
+}

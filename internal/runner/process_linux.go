@@ -1,0 +1,173 @@
+package runner
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"link.internal/lnk/internal/channel"
+)
+
+// process is one that the runner started, and the channel to it.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	conn *channel.Conn
+	log  logBuffer
+
+	once sync.Once
+	done chan struct{} // closed when it has been waited for
+}
+
+// logBuffer keeps the start of what a process writes to its standard error.
+type logBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+const maxLog = 8 << 10
+
+// Write keeps what fits and takes the rest.
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Write(p[:min(len(p), maxLog-l.text.Len())])
+	return len(p), nil
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// startProxy starts link-sandbox-proxy on a socket folder. It has a session
+// of its own: no signal of the terminal is for it, and it outlives a stop.
+func (r *Run) startProxy(dir string) (*process, error) {
+	cmd := exec.Command(r.Proxy, "--channel", "--dir", dir)
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return start("the proxy", cmd, nil)
+}
+
+// startSandbox starts bwrap, and in it the relay, which then waits for its
+// first message. dir is nil without a network.
+func (r *Run) startSandbox(dir *folder) (*process, error) {
+	reference, err := os.Open(os.DevNull)
+	if dir != nil {
+		reference.Close()
+		reference, err = dir.reference()
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer reference.Close()
+	inherited := []*os.File{reference, r.Stdin, r.Stdout, r.Stderr}
+	args, files, err := r.Wall.Args(channel.FolderFD + len(inherited))
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	cmd := exec.Command(r.Bwrap, args...)
+	// bwrap is dynamically linked and runs outside the sandbox: nothing of
+	// the program's environment is for it.
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		// Out of reach of the terminal's signals, in the same session.
+		Setpgid:   true,
+		Pdeathsig: unix.SIGKILL,
+	}
+	return start("the sandbox", cmd, append(inherited, files...))
+}
+
+// start starts cmd with a channel as descriptor 3 and more after it.
+func start(name string, cmd *exec.Cmd, more []*os.File) (*process, error) {
+	conn, child, err := channel.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer child.Close()
+	p := &process{name: name, cmd: cmd, conn: conn, done: make(chan struct{})}
+	cmd.ExtraFiles = append([]*os.File{child}, more...)
+	logRead, logWrite, err := os.Pipe()
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	cmd.Stdout, cmd.Stderr = logWrite, logWrite
+	err = cmd.Start()
+	logWrite.Close()
+	if err != nil {
+		conn.Close()
+		logRead.Close()
+		return nil, err
+	}
+	go func() {
+		defer close(p.done)
+		// To the end of file first: every process that could write has ended.
+		io.Copy(&p.log, logRead)
+		logRead.Close()
+		cmd.Wait()
+	}()
+	return p, nil
+}
+
+// endGrace is how long a process that has lost its lifeline has to end.
+const endGrace = 3 * time.Second
+
+// end closes the lifeline and waits for the process, which it kills if it
+// doesn't end by itself. It may be called twice.
+func (p *process) end() {
+	p.once.Do(func() {
+		timer := time.AfterFunc(endGrace, p.kill)
+		defer timer.Stop()
+		// Writing ends first, so that a last message is still received.
+		p.conn.CloseWrite()
+		<-p.done
+		p.conn.Close()
+	})
+}
+
+func (p *process) kill() { p.cmd.Process.Kill() }
+
+// broken says why a process that should have answered did not.
+func (p *process) broken(err error) *Error {
+	p.end()
+	said := oneLine(p.log.String())
+	if remedy := bwrapRemedy(said); remedy != "" {
+		return refused("%s", remedy)
+	}
+	if said == "" {
+		said = fmt.Sprintf("%v (%v)", err, p.cmd.ProcessState)
+	}
+	return refused("%s ended unexpectedly: %s", p.name, said)
+}
+
+// bwrapRemedy turns what bwrap says into what to do.
+func bwrapRemedy(said string) string {
+	switch {
+	case said == "":
+		return ""
+	case strings.Contains(said, "No permissions to create a new namespace"),
+		strings.Contains(said, "No permissions to creating new namespace"),
+		strings.Contains(said, "Creating new namespace failed"),
+		strings.Contains(said, "setting up uid map"):
+		return "this machine lets this user make no user namespace, which the wall is made of: ask its administrator for user.max_user_namespaces above 0, and, where they are set, kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0 (bwrap: " + said + ")"
+	case strings.HasPrefix(said, "bwrap: "):
+		return "bwrap can't build the sandbox: " + strings.TrimPrefix(said, "bwrap: ")
+	}
+	return ""
+}

@@ -1,0 +1,286 @@
+// Package runner carries out lnk sandbox run: it starts the proxy and the
+// sandbox, waits for the program as a shell's job would be waited for, and
+// leaves nothing behind.
+//
+//	lnk sandbox run            this package
+//	 ├─ link-sandbox-proxy     startProxy: outside, in a session of its own
+//	 └─ bwrap                  startSandbox: the wall
+//	     └─ lnk-relay          process 1 inside
+//	         └─ the program
+//
+// However the runner ends, the others end: the channels to both are their
+// lifelines, and the kernel kills bwrap with it.
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"link.internal/lnk/internal/bind"
+	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/wall"
+)
+
+// ExitRefused is the exit code of all that lnk itself refuses.
+const ExitRefused = 125
+
+// Run is one sandboxed program.
+type Run struct {
+	Wall  *wall.Wall
+	Rules bind.Rules
+	// Args is the program and its arguments, Env its whole environment.
+	Args, Env []string
+	UID, GID  int
+	// Bwrap and Proxy are absolute paths of the programs to start.
+	Bwrap, Proxy string
+	// Stdin, Stdout and Stderr become the program's own.
+	Stdin, Stdout, Stderr *os.File
+	// Report is told what a person should know while the program runs.
+	Report Reporter
+
+	proxyEnded bool
+}
+
+// Reporter is told what happens. Its methods must not block for long.
+type Reporter interface {
+	// Refused is called once for each distinct refusal.
+	Refused(channel.Refused)
+	// Step is called when a part of the start is done.
+	Step(name string)
+	// Done is called last, with what the proxy saw; nil without a proxy.
+	Done(summary *channel.Summary)
+}
+
+// Error is a run that lnk refused or that failed before the program ran.
+type Error struct {
+	// Code is the exit code: 125, 126 or 127.
+	Code int
+	Err  error
+}
+
+// Error is one line: what, where, what to do.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns what failed.
+func (e *Error) Unwrap() error { return e.Err }
+
+func refused(format string, args ...any) *Error {
+	return &Error{ExitRefused, fmt.Errorf(format, args...)}
+}
+
+// Run starts everything, waits for the program, and returns its exit code, or
+// an *Error. It must be called on the main goroutine, locked to its thread:
+// what the kernel kills with its parent, it kills with its parent's thread.
+func (r *Run) Run() (code int, err error) {
+	job := newJob()
+	defer job.close()
+
+	var dir *folder
+	var proxy *process
+	if r.Rules.Network() {
+		if dir, err = newFolder(); err != nil {
+			return 0, refused("%w", err)
+		}
+		defer dir.Close()
+		if proxy, err = r.startProxy(dir.path); err != nil {
+			return 0, refused("starting the proxy: %w", err)
+		}
+		defer proxy.end()
+		if err := proxy.conn.Send(channel.ToProxy{Serve: &channel.Serve{Rules: r.Rules}}); err != nil {
+			return 0, refused("starting the proxy: %w", err)
+		}
+		r.Report.Step("proxy started")
+	}
+	sandbox, err := r.startSandbox(dir)
+	if err != nil {
+		return 0, refused("starting bwrap: %w", err)
+	}
+	defer sandbox.end()
+	r.Report.Step("bwrap started")
+
+	events := make(chan any, 16)
+	if proxy != nil {
+		if err := r.proxyReady(proxy); err != nil {
+			return 0, err
+		}
+		r.Report.Step("proxy ready")
+		go receiveProxy(proxy.conn, events)
+	}
+	if err := sandbox.conn.Send(channel.ToRelay{Start: r.startMessage(job, dir != nil)}); err != nil {
+		return 0, sandbox.broken(err)
+	}
+	go receiveRelay(sandbox.conn, events)
+	code, err = r.wait(job, sandbox, events)
+	// Both end by themselves now; each is waited for below.
+	if proxy != nil {
+		proxy.conn.CloseWrite()
+	}
+	sandbox.end()
+	job.restoreTerminal()
+	var summary *channel.Summary
+	if proxy != nil {
+		if !r.proxyEnded {
+			summary = r.drain(events)
+		}
+		proxy.end()
+	}
+	r.Report.Done(summary)
+	return code, err
+}
+
+func (r *Run) startMessage(job *job, withFolder bool) *channel.Start {
+	start := &channel.Start{
+		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: withFolder,
+		Terminal: job.tty != nil, Foreground: job.takesTerminal(r.Stdin, r.Stdout), Ignored: job.ignored,
+	}
+	for _, arg := range r.Args {
+		start.Args = append(start.Args, []byte(arg))
+	}
+	for _, entry := range r.Env {
+		start.Env = append(start.Env, []byte(entry))
+	}
+	return start
+}
+
+// readyTimeout bounds the wait for a proxy that neither says that it is ready
+// nor ends.
+const readyTimeout = 20 * time.Second
+
+// proxyReady waits for the proxy's first message.
+func (r *Run) proxyReady(proxy *process) *Error {
+	timer := time.AfterFunc(readyTimeout, func() { proxy.kill() })
+	defer timer.Stop()
+	var first channel.FromProxy
+	if err := proxy.conn.Receive(&first); err != nil {
+		return proxy.broken(err)
+	}
+	if first.Failed != "" {
+		return refused("the proxy: %s", first.Failed)
+	}
+	if !first.Ready {
+		return refused("bug: the proxy's first message isn't that it is ready")
+	}
+	return nil
+}
+
+// proxyGone and relayGone are the ends of the channels.
+type (
+	proxyGone struct{}
+	relayGone struct{ err error }
+)
+
+func receiveProxy(conn *channel.Conn, events chan<- any) {
+	for {
+		var m channel.FromProxy
+		if err := conn.Receive(&m); err != nil {
+			events <- proxyGone{}
+			return
+		}
+		events <- m
+	}
+}
+
+func receiveRelay(conn *channel.Conn, events chan<- any) {
+	for {
+		var m channel.FromRelay
+		if err := conn.Receive(&m); err != nil {
+			events <- relayGone{err}
+			return
+		}
+		events <- m
+	}
+}
+
+// killGrace is how long a program that was told to end has for it.
+const killGrace = 3 * time.Second
+
+// wait serves the job until the program has ended.
+func (r *Run) wait(job *job, sandbox *process, events chan any) (int, error) {
+	var killTimer <-chan time.Time
+	killedBy := 0
+	for {
+		select {
+		case n := <-job.signals:
+			ends, err := job.forward(n, sandbox.conn)
+			if err != nil {
+				continue // the relay is gone, which comes as an event
+			}
+			if ends && killTimer == nil {
+				killTimer, killedBy = time.After(killGrace), int(n.(syscall.Signal))
+			} else if ends {
+				sandbox.kill() // asked twice
+			}
+		case <-killTimer:
+			sandbox.kill()
+		case event := <-events:
+			switch e := event.(type) {
+			case channel.FromProxy:
+				r.fromProxy(e)
+			case proxyGone:
+				r.Report.Refused(channel.Refused{Code: "proxy", What: "everything from now on", Why: "its proxy has ended, so nothing is reached any more"})
+				r.proxyEnded = true
+			case channel.FromRelay:
+				switch {
+				case e.Started:
+					r.Report.Step("program started")
+				case e.Failed != nil:
+					return 0, &Error{e.Failed.Code, errors.New(e.Failed.Why)}
+				case e.Stopped != 0:
+					job.stopped(e.Stopped, sandbox.conn)
+				case e.Exited != nil:
+					return e.Exited.Code, nil
+				}
+			case relayGone:
+				if killedBy != 0 {
+					return 128 + killedBy, nil
+				}
+				return 0, sandbox.broken(e.err)
+			}
+		}
+	}
+}
+
+func (r *Run) fromProxy(m channel.FromProxy) {
+	switch {
+	case m.Refused != nil:
+		r.Report.Refused(*m.Refused)
+	case m.Handed != "":
+		r.Report.Step("listening on " + m.Handed)
+	}
+}
+
+// drain reads what the proxy still says, to its end.
+func (r *Run) drain(events <-chan any) (summary *channel.Summary) {
+	timeout := time.After(killGrace)
+	for {
+		select {
+		case event := <-events:
+			switch e := event.(type) {
+			case channel.FromProxy:
+				r.fromProxy(e)
+				if e.Summary != nil {
+					return e.Summary
+				}
+			case proxyGone:
+				return nil
+			}
+		case <-timeout:
+			return nil
+		}
+	}
+}
+
+// oneLine makes one line of what a process wrote before it ended.
+func oneLine(text string) string {
+	var parts []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			parts = append(parts, line)
+		}
+	}
+	return strings.Join(parts, "; ")
+}

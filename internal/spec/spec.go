@@ -1,0 +1,140 @@
+// Package spec turns what a person wrote, as flags, into the rules of a
+// proxy and the grants of a wall. It checks all of it before anything starts.
+package spec
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"link.internal/lnk/internal/bind"
+	"link.internal/lnk/internal/wall"
+)
+
+// Spec is one sandbox, as asked for. The zero value has no network and sees
+// no file of the person's but the working folder.
+type Spec struct {
+	Rules bind.Rules
+	// Read and Write are paths, as written.
+	Read, Write []string
+	// Env are NAME=VALUE to set, or NAME to pass on.
+	Env []string
+}
+
+// AddFlags defines the flags that make a Spec.
+func (s *Spec) AddFlags(fs *flag.FlagSet) {
+	s.Rules.AddFlags(fs)
+	fs.Var((*bind.List)(&s.Read), "read", "a `PATH` it may read (repeatable)")
+	fs.Var((*bind.List)(&s.Write), "write", "a `PATH` it may read and write (repeatable)")
+	fs.Var((*bind.List)(&s.Env), "env", "`NAME[=VALUE]` to set, or to pass on from here (repeatable)")
+}
+
+// Check refuses what could never be meant, and makes the log's path absolute.
+func (s *Spec) Check() error {
+	if _, err := s.Rules.Compile(); err != nil {
+		return err
+	}
+	if s.Rules.Wire != "" {
+		path, err := filepath.Abs(s.Rules.Wire)
+		if err != nil {
+			return fmt.Errorf("--wire: %w", err)
+		}
+		s.Rules.Wire = path
+		if !s.Rules.Network() {
+			return fmt.Errorf("--wire logs what the proxy does, and nothing here needs a proxy: add --internet-host, or leave it out")
+		}
+	}
+	return nil
+}
+
+// Caller is who runs the sandbox, and where.
+type Caller struct {
+	UID, GID    int
+	User, Group string
+	// Home is the path that the sandbox's own home gets.
+	Home string
+	// Homes are all paths of the caller's home.
+	Homes []string
+	// Dir is the working folder.
+	Dir string
+	// Env is the caller's environment.
+	Env []string
+}
+
+// ThisCaller reads who runs this process.
+func ThisCaller() (Caller, error) {
+	c := Caller{UID: os.Getuid(), GID: os.Getgid(), Env: os.Environ()}
+	dir, err := os.Getwd()
+	if err != nil {
+		return c, fmt.Errorf("the working folder: %w: change to one that exists", err)
+	}
+	c.Dir = dir
+	c.User, c.Group = "user", "group"
+	home := os.Getenv("HOME")
+	if u, err := user.LookupId(strconv.Itoa(c.UID)); err == nil {
+		c.User = u.Username
+		c.addHome(u.HomeDir)
+	} else if name := os.Getenv("USER"); plainName(name) {
+		c.User = name // a user of a directory service, which only libc knows
+	}
+	if g, err := user.LookupGroupId(strconv.Itoa(c.GID)); err == nil {
+		c.Group = g.Name
+	}
+	c.addHome(home)
+	c.Home = "/home/" + c.User
+	if home != "" && usableHome(home) {
+		c.Home = filepath.Clean(home)
+	} else if len(c.Homes) > 0 && usableHome(c.Homes[0]) {
+		c.Home = c.Homes[0]
+	}
+	return c, nil
+}
+
+func (c *Caller) addHome(home string) {
+	if filepath.IsAbs(home) && filepath.Clean(home) != "/" {
+		c.Homes = append([]string{filepath.Clean(home)}, c.Homes...)
+	}
+}
+
+// usableHome reports whether an empty folder can be put at a home's path
+// without covering what every sandbox has there.
+func usableHome(home string) bool {
+	if !filepath.IsAbs(home) {
+		return false
+	}
+	home = filepath.Clean(home)
+	for _, system := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/run", "/sys", "/opt", "/nix"} {
+		if home == system || strings.HasPrefix(home, system+"/") {
+			return false
+		}
+	}
+	switch home {
+	case "/", "/tmp", "/var", "/var/tmp", "/home", "/nonexistent":
+		return false
+	}
+	return true
+}
+
+func plainName(name string) bool {
+	for _, r := range name {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.' {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// Grants are what the wall is built from.
+func (s *Spec) Grants(c Caller, programs []string, relay string) wall.Grants {
+	return wall.Grants{
+		Read: s.Read, Write: s.Write,
+		Dir: c.Dir, Home: c.Home, Homes: c.Homes,
+		Programs: programs, Relay: relay,
+		User:  wall.Identity{ID: c.UID, Name: c.User},
+		Group: wall.Identity{ID: c.GID, Name: c.Group},
+	}
+}

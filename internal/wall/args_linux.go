@@ -1,0 +1,88 @@
+package wall
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// relayCapabilities are what the relay has until the program has started.
+var relayCapabilities = []string{
+	"CAP_NET_BIND_SERVICE", // listeners on ports under 1024
+	"CAP_SETFCAP",          // user_namespaces(7): mapping uid 0 into the program's namespace
+	"CAP_SYS_RESOURCE",     // writing max_user_namespaces
+	"CAP_NET_ADMIN",        // a second address on lo
+	"CAP_SETPCAP",          // dropping from the bounding set
+}
+
+// Args returns bwrap's arguments, which end with the relay, and the files
+// that bwrap must inherit from descriptor firstFD on, in their order. The
+// caller closes them.
+func (w *Wall) Args(firstFD int) (args []string, files []*os.File, err error) {
+	args = []string{
+		// --unshare-all only tries for a user namespace: the other asks.
+		"--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0",
+		"--hostname", hostname, "--as-pid-1", "--die-with-parent",
+	}
+	for _, c := range relayCapabilities {
+		args = append(args, "--cap-add", c)
+	}
+	var readOnlyLater []string
+	for _, m := range w.mounts.sorted() {
+		switch m.kind {
+		case readOnly:
+			args = append(args, "--ro-bind", m.source, m.dest)
+		case readWrite:
+			args = append(args, "--bind", m.source, m.dest)
+		case tmpfs:
+			args = append(args, "--perms", m.perms, "--tmpfs", m.dest)
+		case hidden:
+			args = append(args, "--tmpfs", m.dest)
+			readOnlyLater = append(readOnlyLater, m.dest)
+		case link:
+			args = append(args, "--symlink", m.source, m.dest)
+		case proc:
+			args = append(args, "--proc", m.dest)
+		case dev:
+			args = append(args, "--dev", m.dest)
+		case made:
+			file, err := memfd(m)
+			if err != nil {
+				closeAll(files)
+				return nil, nil, err
+			}
+			args = append(args, "--perms", "0644", "--file", strconv.Itoa(firstFD+len(files)), m.dest)
+			files = append(files, file)
+		}
+	}
+	for _, dest := range append(readOnlyLater, "/") {
+		args = append(args, "--remount-ro", dest)
+	}
+	return append(args, "--", RelayPath), files, nil
+}
+
+// memfd holds the bytes of a file for bwrap to copy.
+func memfd(m mount) (*os.File, error) {
+	fd, err := unix.MemfdCreate("lnk", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("making %s: %w", m.dest, err)
+	}
+	file := os.NewFile(uintptr(fd), m.dest)
+	if _, err := file.WriteString(m.source); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("making %s: %w", m.dest, err)
+	}
+	if _, err := file.Seek(0, 0); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("making %s: %w", m.dest, err)
+	}
+	return file, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

@@ -1,0 +1,124 @@
+package wall
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// etcFolders are the folders of /etc that programs can't do without. The rest
+// of /etc stays outside: it holds other programs' settings, some with tokens
+// in files that all users read.
+var etcFolders = []string{
+	"alternatives",               // what /usr/bin/java and kin lead to
+	"ssl/certs", "pki/tls/certs", // CA certificates (Debian, Fedora)
+	"pki/ca-trust", "ca-certificates/extracted", // Fedora, Arch
+	"crypto-policies", // Fedora: which ciphers libraries use
+	"fonts",
+	"java-8-openjdk", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "java-25-openjdk", "java",
+}
+
+// etcFiles are copied into the sandbox where they exist: a copy costs a
+// tenth of a mount. Links are made again as links.
+var etcFiles = []string{
+	"ld.so.cache", "localtime", "timezone", "locale.conf", "locale.alias", "default/locale",
+	"os-release", "lsb-release", "debian_version", "redhat-release", "fedora-release",
+	"ssl/openssl.cnf", "ssl/cert.pem", "pki/tls/openssl.cnf", "pki/tls/cert.pem",
+	"mime.types", "magic", "protocols", "services", "ethertypes", "gai.conf",
+	"bash.bashrc", "profile", "inputrc", "DIR_COLORS", "shells",
+}
+
+// maxEtcFile bounds what is copied.
+const maxEtcFile = 1 << 20
+
+func (w *Wall) etc() {
+	for _, name := range etcFolders {
+		path := "/etc/" + name
+		info, err := os.Lstat(path)
+		switch {
+		case err != nil:
+		case info.IsDir():
+			w.mounts.add(mount{kind: readOnly, dest: path, source: path})
+		case info.Mode()&os.ModeSymlink != 0:
+			if target, err := os.Readlink(path); err == nil {
+				w.mounts.add(mount{kind: link, dest: path, source: target})
+			}
+		}
+	}
+	for _, name := range etcFiles {
+		path := "/etc/" + name
+		if target, err := os.Readlink(path); err == nil {
+			w.etcLink(path, target)
+			continue
+		}
+		w.copyFile(path)
+	}
+	user, group := w.grants.User, w.grants.Group
+	for path, text := range map[string]string{
+		"/etc/passwd":        passwd(user, group, w.grants.Home),
+		"/etc/group":         groups(group),
+		"/etc/hosts":         "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+		"/etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
+		"/etc/host.conf":     "multi on\n",
+	} {
+		w.mounts.add(mount{kind: made, dest: path, source: text})
+	}
+}
+
+// etcLink makes a link again. One that leads out of what the sandbox has, as
+// localtime may, is replaced by what it leads to.
+func (w *Wall) etcLink(path, target string) {
+	absolute := target
+	if !filepath.IsAbs(absolute) {
+		absolute = filepath.Join(filepath.Dir(path), target)
+	}
+	if within(absolute, "/usr") || within(absolute, "/etc") {
+		w.mounts.add(mount{kind: link, dest: path, source: target})
+		return
+	}
+	w.copyFile(path)
+}
+
+func (w *Wall) copyFile(path string) {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxEtcFile {
+		return
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return // not readable for the caller: not for the sandbox either
+	}
+	w.mounts.add(mount{kind: made, dest: path, source: string(data)})
+}
+
+// hostname is the sandbox's. The machine's own is nobody's business inside.
+const hostname = "sandbox"
+
+// nobody is what ids that the sandbox doesn't map look like inside.
+const nobody = 65534
+
+func passwd(user, group Identity, home string) string {
+	var text strings.Builder
+	if user.ID != 0 {
+		text.WriteString("root:x:0:0:root:/root:/usr/sbin/nologin\n")
+	}
+	fmt.Fprintf(&text, "%s:x:%d:%d::%s:/bin/sh\n", user.Name, user.ID, group.ID, home)
+	if user.ID != nobody {
+		text.WriteString("nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n")
+	}
+	return text.String()
+}
+
+func groups(group Identity) string {
+	text := ""
+	if group.ID != 0 {
+		text = "root:x:0:\n"
+	}
+	text += group.Name + ":x:" + strconv.Itoa(group.ID) + ":\n"
+	if group.ID != nobody {
+		text += "nogroup:x:65534:\n"
+	}
+	return text
+}

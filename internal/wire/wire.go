@@ -1,0 +1,133 @@
+// Package wire is the log of every call a sandbox made: one JSON object a
+// line, one append a record, in a file of mode 0600.
+//
+// A record never holds a key, a placeholder, a URL secret or a query string:
+// Record has no field that could, and Path is cut at its query. A record
+// that could not be written is missing, and the gap shows in seq: a full disk
+// stops no traffic.
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Verdict is what became of a call.
+type Verdict string
+
+// A tunnel has two records, open and end. Any other call has one.
+const (
+	Allowed Verdict = "allowed"
+	Refused Verdict = "refused"
+	Open    Verdict = "open"
+	End     Verdict = "end"
+)
+
+// Record is one line. Absent fields are left out.
+type Record struct {
+	Seq     uint64    `json:"seq"`
+	Time    time.Time `json:"time"`
+	Agent   string    `json:"agent,omitempty"`
+	From    string    `json:"from"`
+	Method  string    `json:"method,omitempty"`
+	Host    string    `json:"host,omitempty"`
+	Port    uint16    `json:"port,omitempty"`
+	Path    string    `json:"path,omitempty"`
+	Verdict Verdict   `json:"verdict"`
+	Reason  string    `json:"reason,omitempty"`
+	Address string    `json:"address,omitempty"`
+	Status  int       `json:"status,omitempty"`
+	Up      int64     `json:"up,omitempty"`
+	Down    int64     `json:"down,omitempty"`
+	// MS is how long the call took, in milliseconds.
+	MS int64 `json:"ms"`
+}
+
+// maxField bounds each text of a record that a sandbox chose.
+const maxField = 1024
+
+// Log appends records. The zero value, and nil, keep none.
+type Log struct {
+	mu    sync.Mutex
+	file  *os.File
+	agent string
+	seq   uint64
+}
+
+// OpenLog opens path for appending, or creates it with mode 0600. A file that
+// others could write, or that is another user's, is refused: its lines would
+// prove nothing.
+func OpenLog(path, agent string) (*Log, error) {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the wire log: %w", err)
+	}
+	if err := checkFile(file); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("the wire log %s: %w", path, err)
+	}
+	return &Log{file: file, agent: agent}, nil
+}
+
+func checkFile(file *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return err
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return errors.New("it is not a regular file")
+	case int(st.Uid) != os.Geteuid():
+		return errors.New("it is another user's file")
+	case st.Mode&0o077 != 0:
+		return fmt.Errorf("its mode is %04o: others could read it (chmod 600)", st.Mode&0o7777)
+	}
+	return nil
+}
+
+// Append writes one record, giving it its number, and its time if it has none.
+func (l *Log) Append(r Record) {
+	if l == nil || l.file == nil {
+		return
+	}
+	path, _, _ := strings.Cut(r.Path, "?")
+	r.Path = clip(path)
+	r.Method = clip(r.Method)
+	r.Host = clip(r.Host)
+	if r.Time.IsZero() {
+		r.Time = time.Now()
+	}
+	r.Time = r.Time.UTC()
+	r.Agent = l.agent
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seq++
+	r.Seq = l.seq
+	line, err := json.Marshal(r)
+	if err != nil {
+		return // a record of plain fields can't fail; the gap shows if it does
+	}
+	l.file.Write(append(line, '\n'))
+}
+
+func clip(text string) string {
+	if len(text) > maxField {
+		return text[:maxField] + "…"
+	}
+	return text
+}
+
+// Close closes the file.
+func (l *Log) Close() error {
+	if l == nil || l.file == nil {
+		return nil
+	}
+	return l.file.Close()
+}
