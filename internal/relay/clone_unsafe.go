@@ -108,8 +108,9 @@ func (i *image) setFilter(filter []unix.SockFilter) {
 }
 
 // start clones the program into a user namespace of its own, in which the
-// relay's uid and gid 0 are uid and gid, and returns its pid when its execve
-// has succeeded.
+// relay's uid and gid 0 are uid and gid, drops the relay's own capabilities
+// but the kept ones, and returns the program's pid when its execve has
+// succeeded.
 func (i *image) start(uid, gid int) (int, error) {
 	var release, report [2]int
 	if err := unix.Pipe2(release[:], unix.O_CLOEXEC); err != nil {
@@ -139,6 +140,11 @@ func (i *image) start(uid, gid int) (int, error) {
 		return 0, err
 	}
 	unix.Write(release[1], []byte{1})
+	// The capabilities have done their work; the child prepares meanwhile.
+	if err := keepCapabilities(keptCapabilities...); err != nil {
+		unix.Kill(pid, unix.SIGKILL)
+		return 0, err
+	}
 	var failed failure
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(&failed)), unsafe.Sizeof(failed))
 	n, err := unix.Read(report[0], raw)
@@ -309,11 +315,9 @@ func ignoreSignals() error {
 }
 
 // keepCapabilities drops all capabilities but those in keep, on every thread,
-// and reads back what is left.
+// and reads back what is left. The ambient ones go with the inheritable ones
+// (capabilities(7)).
 func keepCapabilities(keep ...uint) error {
-	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("clearing ambient capabilities: %w", errno)
-	}
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data, back [2]unix.CapUserData
 	for _, c := range keep {

@@ -112,9 +112,6 @@ func (r *relay) run() error {
 		return err
 	}
 	r.pid = pid
-	if err := keepCapabilities(keptCapabilities...); err != nil {
-		return err
-	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("becoming undumpable: %w", err)
 	}

@@ -47,8 +47,8 @@ func (w *Wall) Args(firstFD int) (args []string, files []*os.File, err error) {
 			args = append(args, "--proc", m.dest)
 		case dev:
 			args = append(args, "--dev", m.dest)
-		case made:
-			file, err := memfd(m)
+		case made, copied:
+			file, err := content(m)
 			if err != nil {
 				closeAll(files)
 				return nil, nil, err
@@ -63,8 +63,11 @@ func (w *Wall) Args(firstFD int) (args []string, files []*os.File, err error) {
 	return append(args, "--", RelayPath), files, nil
 }
 
-// memfd holds the bytes of a file for bwrap to copy.
-func memfd(m mount) (*os.File, error) {
+// content opens the bytes of a file for bwrap to copy.
+func content(m mount) (*os.File, error) {
+	if m.kind == copied {
+		return os.Open(m.source)
+	}
 	fd, err := unix.MemfdCreate("lnk", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("making %s: %w", m.dest, err)

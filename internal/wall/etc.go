@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // etcFolders are the folders of /etc that programs can't do without. The rest
@@ -23,15 +25,12 @@ var etcFolders = []string{
 // etcFiles are copied into the sandbox where they exist: a copy costs a
 // tenth of a mount. Links are made again as links.
 var etcFiles = []string{
-	"ld.so.cache", "localtime", "timezone", "locale.conf", "locale.alias", "default/locale",
+	"ld.so.cache", "localtime", "timezone", "locale.conf",
 	"os-release", "lsb-release", "debian_version", "redhat-release", "fedora-release",
 	"ssl/openssl.cnf", "ssl/cert.pem", "pki/tls/openssl.cnf", "pki/tls/cert.pem",
-	"mime.types", "magic", "protocols", "services", "ethertypes", "gai.conf",
-	"bash.bashrc", "profile", "inputrc", "DIR_COLORS", "shells",
+	"mime.types", "protocols", "services",
+	"bash.bashrc", "profile", "inputrc",
 }
-
-// maxEtcFile bounds what is copied.
-const maxEtcFile = 1 << 20
 
 func (w *Wall) etc() {
 	for _, name := range etcFolders {
@@ -61,7 +60,6 @@ func (w *Wall) etc() {
 		"/etc/group":         groups(group),
 		"/etc/hosts":         "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
 		"/etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
-		"/etc/host.conf":     "multi on\n",
 	} {
 		w.mounts.add(mount{kind: made, dest: path, source: text})
 	}
@@ -81,16 +79,12 @@ func (w *Wall) etcLink(path, target string) {
 	w.copyFile(path)
 }
 
+// copyFile has bwrap copy a file of the machine's. One that the caller can't
+// read is not for the sandbox either.
 func (w *Wall) copyFile(path string) {
-	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > maxEtcFile {
-		return
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && unix.Access(path, unix.R_OK) == nil {
+		w.mounts.add(mount{kind: copied, dest: path, source: path})
 	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return // not readable for the caller: not for the sandbox either
-	}
-	w.mounts.add(mount{kind: made, dest: path, source: string(data)})
 }
 
 // hostname is the sandbox's. The machine's own is nobody's business inside.

@@ -17,7 +17,8 @@ const (
 	link                      // a symbolic link
 	proc
 	dev
-	made // a file that lnk writes
+	made   // a file that lnk writes
+	copied // a copy of one of the machine's
 )
 
 // mount is one entry of the sandbox's file system.
@@ -88,7 +89,7 @@ func (ms *mounts) covering(path string) (mount, bool) {
 func (ms *mounts) sorted() []mount {
 	list := make([]mount, 0, len(ms.byDest))
 	for _, m := range ms.byDest {
-		if m.kind == link || m.kind == made {
+		if m.kind == link || m.kind == made || m.kind == copied {
 			above, ok := ms.covering(filepath.Dir(m.dest))
 			if ok && (above.kind == readOnly || above.kind == readWrite) {
 				continue
