@@ -3,7 +3,10 @@ module link.internal/lnk
 go 1.26.0
 
 require (
+	github.com/miekg/dns v1.1.73
 	github.com/spf13/cobra v1.10.2
+	github.com/vishvananda/netlink v1.3.1
+	github.com/vishvananda/netns v0.0.5
 	golang.org/x/net v0.62.0
 	golang.org/x/sys v0.50.0
 )

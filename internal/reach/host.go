@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/idna"
 )
@@ -116,6 +117,9 @@ func canonicalName(text string) (string, error) {
 		// Bound the work before the tables are walked.
 		if len(text) > 4*maxNameLen {
 			return "", errors.New("it is too long")
+		}
+		if !utf8.ValidString(text) {
+			return "", errors.New("it is not UTF-8")
 		}
 		mapped, err := nameProfile.ToASCII(text)
 		if err != nil {

@@ -117,7 +117,7 @@ func (w *Wall) keepReadOnly(program string) error {
 		return nil
 	}
 	if above.dest == real {
-		return fmt.Errorf("%s is lnk's own program, which no sandbox may write", real)
+		return fmt.Errorf("--write %s: it is lnk's own program, which no sandbox may write", real)
 	}
 	w.mounts.byDest[real] = mount{kind: readOnly, dest: real, source: real}
 	return nil

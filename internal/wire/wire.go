@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -114,7 +115,17 @@ func (l *Log) Append(r Record) {
 	if err != nil {
 		return // a record of plain fields can't fail; the gap shows if it does
 	}
-	l.file.Write(append(line, '\n'))
+	if n, err := l.file.Write(append(line, '\n')); err != nil && n > 0 {
+		l.dropTorn(int64(n))
+	}
+}
+
+// dropTorn takes back the part of a record that a full disk had room for, so
+// that every line stays whole.
+func (l *Log) dropTorn(n int64) {
+	if size, err := l.file.Seek(0, io.SeekEnd); err == nil {
+		l.file.Truncate(size - n)
+	}
 }
 
 func clip(text string) string {

@@ -1,0 +1,22 @@
+package integration
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"link.internal/lnk/integration/testnet"
+)
+
+// mountSmall mounts a file system of 32 KiB.
+func mountSmall(t *testing.T, dir string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=32k,mode=700"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(dir, testnet.UID, testnet.UID); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+}
