@@ -204,17 +204,12 @@ func processes() []string {
 	var found []string
 	entries, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range entries {
-		info, err := os.Stat(dir)
-		if err != nil {
-			continue
-		}
 		status, err := os.ReadFile(filepath.Join(dir, "status"))
 		if err != nil || !strings.Contains(string(status), fmt.Sprintf("\nUid:\t%d\t", testnet.UID)) || strings.Contains(string(status), "State:\tZ") {
 			continue
 		}
-		_ = info
 		command, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		found = append(found, filepath.Base(dir)+" "+strings.ReplaceAll(string(command), "\x00", " "))
+		found = append(found, filepath.Base(dir)+" "+clip(strings.ReplaceAll(string(command), "\x00", " ")))
 	}
 	return found
 }
@@ -267,3 +262,5 @@ func userFolder(t *testing.T, path string) string {
 	}
 	return path
 }
+
+func clip(text string) string { return text[:min(len(text), 60)] }

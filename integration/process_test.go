@@ -68,6 +68,11 @@ func start(t *testing.T, cmd *exec.Cmd) *running {
 // until waits for text in what it writes.
 func (r *running) until(text string) {
 	r.t.Helper()
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("output so far:\n%q", r.out)
+		}
+	}()
 	eventually(r.t, fmt.Sprintf("%q in the output", text), func() bool {
 		return strings.Contains(r.out.String(), text) || func() bool {
 			select {

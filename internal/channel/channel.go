@@ -95,8 +95,10 @@ type Row struct {
 
 // ToRelay is a message from the runner to the relay.
 type ToRelay struct {
-	Start    *Start    `json:"start,omitempty"`
-	Signal   int       `json:"signal,omitempty"`
+	Start  *Start `json:"start,omitempty"`
+	Signal int    `json:"signal,omitempty"`
+	// Group sends the signal to the program's process group, as a terminal does.
+	Group    bool      `json:"group,omitempty"`
 	Continue *Continue `json:"continue,omitempty"`
 }
 

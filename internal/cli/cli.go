@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -21,10 +20,8 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// Main is lnk. It returns the exit code. It must be called on the main
-// goroutine: see runner.Run.
+// Main is lnk. It returns the exit code.
 func Main(args []string) int {
-	runtime.LockOSThread()
 	if err := dropInherited(); err != nil {
 		fmt.Fprintln(os.Stderr, "lnk:", err)
 		return runner.ExitRefused

@@ -84,6 +84,10 @@ func (r *relay) run() error {
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("closing descriptors: %w", err)
 	}
+	// Should bwrap, which waits for this process, be killed, so is this one.
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return fmt.Errorf("tying itself to bwrap: %w", err)
+	}
 	var first channel.ToRelay
 	if err := r.runner.Receive(&first); err != nil {
 		return err
@@ -265,8 +269,10 @@ func (r *relay) serveRunner() {
 			os.Exit(exitRefused)
 		}
 		switch {
+		case message.Signal > 0 && message.Group:
+			r.signalGroup(unix.Signal(message.Signal))
 		case message.Signal > 0:
-			r.signal(message.Signal)
+			r.signal(unix.Signal(message.Signal))
 		case message.Continue != nil:
 			if message.Continue.Foreground && r.tty >= 0 {
 				r.toForeground()
@@ -277,11 +283,11 @@ func (r *relay) serveRunner() {
 }
 
 // signal sends to the program, unless it has been reaped.
-func (r *relay) signal(n int) {
+func (r *relay) signal(n unix.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pid != 0 {
-		unix.Kill(r.pid, unix.Signal(n))
+		unix.Kill(r.pid, n)
 	}
 }
 

@@ -96,7 +96,10 @@ func (j *job) forward(s os.Signal, relay *channel.Conn) (ends bool, err error) {
 	if n == unix.SIGCONT {
 		return false, j.resume(relay)
 	}
-	err = relay.Send(channel.ToRelay{Signal: int(n)})
+	// A key pressed while lnk's own group has the terminal is for the whole
+	// job, of which the program's group is a part that the kernel can't know.
+	key := n == unix.SIGINT || n == unix.SIGQUIT || n == unix.SIGTSTP
+	err = relay.Send(channel.ToRelay{Signal: int(n), Group: key && j.inForeground()})
 	return n == unix.SIGTERM || n == unix.SIGHUP, err
 }
 
@@ -132,19 +135,18 @@ const suspendWait = 200 * time.Millisecond
 
 // suspend stops lnk and its process group, and returns when it is continued.
 func (j *job) suspend(s unix.Signal) {
-	if s != unix.SIGSTOP {
-		signal.Reset(s)
-	}
 	continued := make(chan os.Signal, 1)
 	signal.Notify(continued, unix.SIGCONT)
-	unix.Kill(0, s)
-	select {
-	case <-continued:
-	case <-time.After(suspendWait):
+	defer signal.Stop(continued)
+	stop := func() {
+		unix.Kill(0, s)
+		select {
+		case <-continued:
+		case <-time.After(suspendWait):
+		}
 	}
-	signal.Stop(continued)
-	if s == unix.SIGTSTP && !j.ignores(s) {
-		signal.Notify(j.signals, s)
+	if s == unix.SIGSTOP || withDefault(s, stop) != nil {
+		stop()
 	}
 }
 

@@ -24,6 +24,9 @@ type process struct {
 
 	once sync.Once
 	done chan struct{} // closed when it has been waited for
+
+	mu     sync.Mutex
+	reaped bool
 }
 
 // logBuffer keeps the start of what a process writes to its standard error.
@@ -85,11 +88,10 @@ func (r *Run) startSandbox(dir *folder) (*process, error) {
 	// the program's environment is for it.
 	cmd.Env = []string{}
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		// Out of reach of the terminal's signals, in the same session.
-		Setpgid:   true,
-		Pdeathsig: unix.SIGKILL,
-	}
+	// Out of reach of the terminal's signals, in the same session; and bwrap
+	// and the relay can be killed together. No parent-death signal: see
+	// wall.Args.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return start("the sandbox", cmd, append(inherited, files...))
 }
 
@@ -117,12 +119,28 @@ func start(name string, cmd *exec.Cmd, more []*os.File) (*process, error) {
 	}
 	go func() {
 		defer close(p.done)
-		// To the end of file first: every process that could write has ended.
+		// Not yet reaped, its process group can't be another's: what is left of
+		// it, a relay that was being started, goes with it.
+		waitExited(cmd.Process.Pid)
+		p.kill()
+		// To the end of file: every process that could write has ended.
 		io.Copy(&p.log, logRead)
 		logRead.Close()
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		cmd.Wait()
+		p.reaped = true
 	}()
 	return p, nil
+}
+
+// waitExited waits for a child's end and leaves it to be reaped.
+func waitExited(pid int) {
+	for {
+		if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != unix.EINTR {
+			return
+		}
+	}
 }
 
 // endGrace is how long a process that has lost its lifeline has to end.
@@ -141,7 +159,14 @@ func (p *process) end() {
 	})
 }
 
-func (p *process) kill() { p.cmd.Process.Kill() }
+// kill kills its process group, whose leader it is.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
+	}
+}
 
 // broken says why a process that should have answered did not.
 func (p *process) broken(err error) *Error {

@@ -9,7 +9,7 @@
 //	         └─ the program
 //
 // However the runner ends, the others end: the channels to both are their
-// lifelines, and the kernel kills bwrap with it.
+// lifelines.
 package runner
 
 import (
@@ -73,8 +73,7 @@ func refused(format string, args ...any) *Error {
 }
 
 // Run starts everything, waits for the program, and returns its exit code, or
-// an *Error. It must be called on the main goroutine, locked to its thread:
-// what the kernel kills with its parent, it kills with its parent's thread.
+// an *Error.
 func (r *Run) Run() (code int, err error) {
 	job := newJob()
 	defer job.close()

@@ -24,7 +24,10 @@ func (w *Wall) Args(firstFD int) (args []string, files []*os.File, err error) {
 	args = []string{
 		// --unshare-all only tries for a user namespace: the other asks.
 		"--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0",
-		"--hostname", hostname, "--as-pid-1", "--die-with-parent",
+		// Without --die-with-parent: bwrap killed by it before it has mapped its
+		// child's ids leaves a child that waits for ever. The relay ends by
+		// itself with the runner, and with bwrap.
+		"--hostname", hostname, "--as-pid-1",
 	}
 	for _, c := range relayCapabilities {
 		args = append(args, "--cap-add", c)
