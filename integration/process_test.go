@@ -61,8 +61,18 @@ func start(t *testing.T, cmd *exec.Cmd) *running {
 		t.Fatal(err)
 	}
 	go func() { r.done <- cmd.Wait() }()
-	t.Cleanup(func() { cmd.Process.Kill() })
+	t.Cleanup(r.end)
 	return r
+}
+
+// end ends it at the end of a test, so that it leaves nothing to the next.
+func (r *running) end() {
+	r.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-r.done:
+	case <-time.After(8 * time.Second):
+		r.cmd.Process.Kill()
+	}
 }
 
 // until waits for text in what it writes.
@@ -106,6 +116,7 @@ func (r *running) wait() result {
 	var err error
 	select {
 	case err = <-r.done:
+		r.done <- err
 	case <-time.After(limit):
 		r.t.Fatalf("still running:\n%s\n%s", r.out, &r.stderr)
 	}
@@ -154,7 +165,7 @@ func terminal(t *testing.T, cmd *exec.Cmd) *running {
 	}
 	go io.Copy(r.out, master)
 	go func() { r.done <- cmd.Wait() }()
-	t.Cleanup(func() { cmd.Process.Kill() })
+	t.Cleanup(r.end)
 	return r
 }
 

@@ -287,3 +287,8 @@ func (o *Origin) recording(handler http.Handler) http.Handler {
 		handler.ServeHTTP(w, r)
 	})
 }
+
+// In calls f on a thread that is in the internet's network namespace.
+func (n *Internet) In(f func()) {
+	must(n.in(func() error { f(); return nil }))
+}

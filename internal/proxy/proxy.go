@@ -79,6 +79,8 @@ func (p *Proxy) serveHTTP(l net.Listener, from string) {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          log.New(io.Discard, "", 0),
+		// OPTIONS * is a request to the proxy itself as any other.
+		DisableGeneralOptionsHandler: true,
 		BaseContext: func(net.Listener) context.Context {
 			return context.WithValue(context.Background(), fromKey{}, from)
 		},

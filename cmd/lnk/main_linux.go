@@ -1,0 +1,16 @@
+// Command lnk runs programs in a sandbox.
+//
+// The runtime need not read, and watch, what share of the processors a cgroup
+// has: these processes wait nearly always, and the reading costs at each start.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+package main
+
+import (
+	"os"
+
+	"link.internal/lnk/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(os.Args[1:])) }
