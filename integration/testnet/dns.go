@@ -76,3 +76,14 @@ func (d *DNS) ServeDNS(w dns.ResponseWriter, request *dns.Msg) {
 	}
 	w.WriteMsg(reply)
 }
+
+// Get returns what a name has now.
+func (d *DNS) Get(name string) []netip.Addr {
+	d.mu.Lock()
+	answer := d.answers[strings.ToLower(name)]
+	d.mu.Unlock()
+	if answer == nil {
+		return nil
+	}
+	return answer()
+}
