@@ -1,8 +1,8 @@
 // Package testnet is a machine and an internet for tests, in namespaces of
 // their own: nothing that is done there is seen or reached outside.
 //
-// The machine is the calling process in new mount and network namespaces. It
-// has one ordinary user (User), an empty /home, /tmp and /run, a certificate
+// The machine is the calling process in new mount, network and pid
+// namespaces; what it leaves running ends with it. It has one ordinary user (User), an empty /home, /tmp and /run, a certificate
 // store that trusts the test internet, and one interface:
 //
 //	machine  10.77.0.2, fd77::2  ──  10.77.0.1, fd77::1  internet
@@ -52,7 +52,7 @@ func Reexec(binDir string) (entered bool, code int, err error) {
 	cmd.Env = append(os.Environ(), inside+"="+binDir)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID,
 		Pdeathsig:  unix.SIGKILL,
 	}
 	err = cmd.Run()
@@ -68,6 +68,9 @@ func enter(binDir string) error {
 	os.Unsetenv(inside)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mounting /proc: %w", err)
 	}
 	// Read before /tmp is covered, where it may lie.
 	programs := make(map[string][]byte)
