@@ -377,7 +377,7 @@ func TestNET_AnswersOfTheTable(t *testing.T) {
 	sandbox(t, []string{"--internet-host", "*"}, connectStatus+`
 status CONNECT nowhere.test:443; status CONNECT refusing.test:443; status GET http://nowhere.test/; status GET http://refusing.test/
 status GET /; status GET /_link/model; status GET https://ok.test/; status GET ftp://ok.test/; status GET http://u:p@ok.test/`).exits(0).
-		prints("502 unresolved\n502 upstream\n502 unresolved\n502 upstream\n404 route\n404 route\n400 name\n400 name\n400 name\n").
+		prints("502 unresolved\n502 upstream\n502 unresolved\n502 upstream\n403 browser\n403 browser\n400 name\n400 name\n400 name\n").
 		says("refused nowhere.test:443", "no address").says("refused refusing.test:443", "connection refused")
 }
 

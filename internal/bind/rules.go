@@ -5,6 +5,7 @@ package bind
 
 import (
 	"flag"
+	"fmt"
 	"strings"
 
 	"link.internal/lnk/internal/reach"
@@ -19,6 +20,13 @@ type Rules struct {
 	// LANHost lists what of the local network is reached: a name, an
 	// address, a range, or "*" for the private ranges.
 	LANHost []string `json:"lan_host,omitempty"`
+	// Upstream is where the internet's traffic leaves from: direct,
+	// socks5://127.0.0.1:PORT, socks5:///PATH, http://127.0.0.1:PORT. Empty: direct.
+	Upstream string `json:"upstream,omitempty"`
+	// PerMinute bounds the requests and tunnels of a minute. 0: no bound.
+	PerMinute int `json:"per_minute,omitempty"`
+	// PauseAfter is how many refusals in a minute pause the wire. 0: none do.
+	PauseAfter int `json:"pause_after,omitempty"`
 	// Wire is the absolute path of the log, one JSON object a line. Empty: none is kept.
 	Wire string `json:"wire,omitempty"`
 	// Agent is who the log says is calling.
@@ -27,6 +35,12 @@ type Rules struct {
 
 // Compile checks every entry and returns what decides.
 func (r *Rules) Compile() (*reach.Rules, error) {
+	if r.PerMinute < 0 {
+		return nil, fmt.Errorf("--per-minute %d: it can't be negative", r.PerMinute)
+	}
+	if r.PauseAfter < 0 {
+		return nil, fmt.Errorf("--pause-after %d: it can't be negative", r.PauseAfter)
+	}
 	return reach.NewRules(r.InternetHost, r.TCP, r.LANHost)
 }
 
@@ -41,6 +55,9 @@ func (r *Rules) AddFlags(fs *flag.FlagSet) {
 	fs.Var((*List)(&r.InternetHost), "internet-host", "a `HOST` it may reach: a name, *.suffix for the names below one, or * for any (repeatable)")
 	fs.Var((*List)(&r.TCP), "tcp", "a `HOST:PORT` beyond HTTPS on 443 and HTTP on 80, of a host it may reach (repeatable)")
 	fs.Var((*List)(&r.LANHost), "lan-host", "a `HOST` of your network: a name, an address, a range, or * for the private ranges (repeatable)")
+	fs.StringVar(&r.Upstream, "upstream", "", "where its traffic leaves from: direct, or a `URL` socks5://127.0.0.1:PORT, socks5:///PATH, http://127.0.0.1:PORT")
+	fs.IntVar(&r.PerMinute, "per-minute", 0, "allow `N` requests and tunnels a minute (0: no limit)")
+	fs.IntVar(&r.PauseAfter, "pause-after", 0, "pause the wire after `N` refusals in a minute (0: never)")
 	fs.StringVar(&r.Wire, "wire", "", "log every call to `FILE`, one JSON object a line")
 	fs.StringVar(&r.Agent, "agent", "", "the `NAME` that the log gives as the caller")
 }

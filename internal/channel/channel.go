@@ -47,10 +47,11 @@ type ToProxy struct {
 	Serve *Serve `json:"serve,omitempty"`
 }
 
-// Serve makes a proxy somebody's. Its socket folder is the working folder it
-// was started in, or --dir.
+// Serve makes a proxy somebody's.
 type Serve struct {
 	Rules bind.Rules `json:"rules"`
+	// Wire is where the log goes unless the rules say where.
+	Wire string `json:"wire,omitempty"`
 }
 
 // FromProxy is a message from the proxy to the runner.

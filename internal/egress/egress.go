@@ -15,13 +15,15 @@ import (
 	"syscall"
 	"time"
 
+	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/reach"
 )
 
-// Direct dials from this machine.
-type Direct struct {
+// Dialer connects to what the rules allow, by an upstream or from here.
+type Dialer struct {
 	Rules      *reach.Rules
 	Interfaces *Interfaces
+	Upstream   bind.Upstream
 	// Resolver is nil for this machine's own.
 	Resolver Resolver
 }
@@ -35,6 +37,8 @@ const (
 	// attemptDelay is when the next address is tried while one is still
 	// being dialled (RFC 8305, section 5).
 	attemptDelay = 250 * time.Millisecond
+	// upstreamDelay is the same through a SOCKS upstream, which may be far.
+	upstreamDelay = time.Second
 	// lookupTimeout and dialTimeout bound what a caller waits for.
 	lookupTimeout = 10 * time.Second
 	dialTimeout   = 30 * time.Second
@@ -66,15 +70,22 @@ func (e *ResolveError) Error() string {
 // Unwrap returns what the resolver said.
 func (e *ResolveError) Unwrap() error { return e.Err }
 
-// Dial decides, resolves, judges and connects. The connection is a plain TCP
-// one, so that a copy over it can be spliced in the kernel.
-func (d *Direct) Dial(ctx context.Context, t reach.Target) (*net.TCPConn, error) {
+// Dial decides, resolves, judges and connects.
+func (d *Dialer) Dial(ctx context.Context, t reach.Target) (Conn, error) {
 	machine, err := d.Interfaces.Machine()
 	if err != nil {
 		return nil, err
 	}
-	if decision := d.Rules.Decide(t, machine); !decision.Allowed {
+	decision := d.Rules.Decide(t, machine)
+	if !decision.Allowed {
 		return nil, &RefusedError{t, decision}
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	// Names that the upstream resolves are asked of nobody here. What is
+	// dialled here is what [lan] reaches.
+	if !d.Upstream.Resolves() && !decision.LAN && !d.Rules.Local(t.Host) {
+		return d.throughHTTP(ctx, t)
 	}
 	addrs, err := d.addresses(ctx, t)
 	if err != nil {
@@ -84,12 +95,16 @@ func (d *Direct) Dial(ctx context.Context, t reach.Target) (*net.TCPConn, error)
 	if len(judged) == 0 {
 		return nil, &RefusedError{t, refusal}
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
 	return d.race(ctx, t, judged)
 }
 
-func (d *Direct) addresses(ctx context.Context, t reach.Target) ([]netip.Addr, error) {
+// candidate is an address that was judged, and whether [lan] allowed it.
+type candidate struct {
+	addr netip.Addr
+	lan  bool
+}
+
+func (d *Dialer) addresses(ctx context.Context, t reach.Target) ([]netip.Addr, error) {
 	if t.Host.Name == "" {
 		return []netip.Addr{t.Host.Addr}, nil
 	}
@@ -101,6 +116,10 @@ func (d *Direct) addresses(ctx context.Context, t reach.Target) ([]netip.Addr, e
 	}
 	// The final dot keeps the machine's search list out of it.
 	addrs, err := resolver.LookupNetIP(ctx, "ip", t.Host.Name+".")
+	var dns *net.DNSError
+	if errors.As(err, &dns) && dns.IsNotFound && d.Rules.Local(t.Host) {
+		addrs, err = getent(ctx, t.Host.Name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +131,7 @@ func (d *Direct) addresses(ctx context.Context, t reach.Target) ([]netip.Addr, e
 
 // judge keeps the addresses that may be dialled, in order and once each. The
 // refusal is that of the first that may not.
-func (d *Direct) judge(t reach.Target, addrs []netip.Addr, m reach.Machine) (judged []netip.Addr, refusal reach.Decision) {
+func (d *Dialer) judge(t reach.Target, addrs []netip.Addr, m reach.Machine) (judged []candidate, refusal reach.Decision) {
 	seen := make(map[netip.Addr]bool, len(addrs))
 	for _, addr := range addrs {
 		addr = addr.Unmap()
@@ -121,8 +140,12 @@ func (d *Direct) judge(t reach.Target, addrs []netip.Addr, m reach.Machine) (jud
 		}
 		seen[addr] = true
 		decision := d.Rules.DecideAddr(t, addr, m)
+		if decision.Allowed && !decision.LAN && !d.Upstream.Resolves() {
+			// A name that is no internet's and leads there: the upstream was to be asked.
+			decision = reach.Decision{Code: reach.CodeHost, Why: "it is a name of no internet's, and leads into the internet"}
+		}
 		if decision.Allowed {
-			judged = append(judged, addr)
+			judged = append(judged, candidate{addr, decision.LAN})
 		} else if refusal.Code == "" {
 			refusal = decision
 		}
@@ -132,19 +155,19 @@ func (d *Direct) judge(t reach.Target, addrs []netip.Addr, m reach.Machine) (jud
 
 // interleave alternates the families, the first address's first (RFC 8305,
 // section 4), keeping the resolver's order within each.
-func interleave(addrs []netip.Addr) []netip.Addr {
-	if len(addrs) < 3 {
-		return addrs
+func interleave(all []candidate) []candidate {
+	if len(all) < 3 {
+		return all
 	}
-	var first, second []netip.Addr
-	for _, a := range addrs {
-		if a.Is4() == addrs[0].Is4() {
-			first = append(first, a)
+	var first, second []candidate
+	for _, c := range all {
+		if c.addr.Is4() == all[0].addr.Is4() {
+			first = append(first, c)
 		} else {
-			second = append(second, a)
+			second = append(second, c)
 		}
 	}
-	mixed := make([]netip.Addr, 0, len(addrs))
+	mixed := make([]candidate, 0, len(all))
 	for i := range max(len(first), len(second)) {
 		if i < len(first) {
 			mixed = append(mixed, first[i])
@@ -158,44 +181,48 @@ func interleave(addrs []netip.Addr) []netip.Addr {
 
 // race dials one address after the other, each a little later or as soon as
 // the one before has failed, and returns the first connection.
-func (d *Direct) race(ctx context.Context, t reach.Target, addrs []netip.Addr) (*net.TCPConn, error) {
-	if len(addrs) == 1 {
-		return d.connect(ctx, t, addrs[0])
+func (d *Dialer) race(ctx context.Context, t reach.Target, all []candidate) (Conn, error) {
+	if len(all) == 1 {
+		return d.attempt(ctx, t, all[0])
+	}
+	delay := attemptDelay
+	if d.Upstream.Kind != bind.Direct {
+		delay = upstreamDelay
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {
-		conn *net.TCPConn
+		conn Conn
 		err  error
 	}
 	results := make(chan result)
 	pending, next := 0, 0
 	start := func() {
-		addr := addrs[next]
+		c := all[next]
 		next++
 		pending++
 		go func() {
-			conn, err := d.connect(ctx, t, addr)
+			conn, err := d.attempt(ctx, t, c)
 			results <- result{conn, err}
 		}()
 	}
-	timer := time.NewTimer(attemptDelay)
+	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	start()
 	var firstErr error
 	for pending > 0 {
 		select {
 		case <-timer.C:
-			if next < len(addrs) {
+			if next < len(all) {
 				start()
-				timer.Reset(attemptDelay)
+				timer.Reset(delay)
 			}
 		case r := <-results:
 			pending--
 			if r.err == nil {
 				cancel()
 				for ; pending > 0; pending-- {
-					if late := <-results; late.conn != nil {
+					if late := <-results; late.err == nil {
 						late.conn.Close()
 					}
 				}
@@ -204,16 +231,29 @@ func (d *Direct) race(ctx context.Context, t reach.Target, addrs []netip.Addr) (
 			if firstErr == nil {
 				firstErr = r.err
 			}
-			if next < len(addrs) && ctx.Err() == nil {
+			if next < len(all) && ctx.Err() == nil {
 				start()
-				timer.Reset(attemptDelay)
+				timer.Reset(delay)
 			}
 		}
 	}
 	return nil, firstErr
 }
 
-func (d *Direct) connect(ctx context.Context, t reach.Target, addr netip.Addr) (*net.TCPConn, error) {
+// attempt connects to one judged address: what [lan] allows from here, the
+// rest by the upstream, and never otherwise.
+func (d *Dialer) attempt(ctx context.Context, t reach.Target, c candidate) (Conn, error) {
+	switch {
+	case c.lan || d.Upstream.Kind == bind.Direct:
+		return d.connect(ctx, t, c.addr)
+	case d.Upstream.Kind == bind.HTTPProxy:
+		return nil, errors.New("bug: an address for an HTTP upstream")
+	default:
+		return d.throughSOCKS(ctx, netip.AddrPortFrom(c.addr, t.Port))
+	}
+}
+
+func (d *Dialer) connect(ctx context.Context, t reach.Target, addr netip.Addr) (Conn, error) {
 	dialer := net.Dialer{
 		// Neither a fallback nor a second protocol: one judged address, TCP.
 		FallbackDelay: -1,
@@ -234,7 +274,7 @@ func (d *Direct) connect(ctx context.Context, t reach.Target, addr netip.Addr) (
 	return conn.(*net.TCPConn), nil
 }
 
-func (d *Direct) control(t reach.Target, address string) error {
+func (d *Dialer) control(t reach.Target, address string) error {
 	dialled, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("dialling %q: %w", address, err)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"strings"
 	"time"
 
 	"link.internal/lnk/internal/egress"
@@ -25,7 +26,7 @@ const idleOrigin = 30 * time.Second
 func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request) {
 	c := call{start: time.Now(), what: clipQuote(r.URL.Host)}
 	bad := func(why string) {
-		s.refuse(w, r, c, refusal{http.StatusBadRequest, reach.CodeName, why})
+		s.refuse(w, r, c, refusal{status: http.StatusBadRequest, code: reach.CodeName, why: why})
 	}
 	if r.URL.Scheme != "http" || r.URL.Opaque != "" {
 		bad("only http:// goes without a tunnel: use CONNECT for anything else")
@@ -60,6 +61,7 @@ func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f := &forwarding{call: c}
+	f.up.gate, f.down.gate = &s.gate, &s.gate
 	s.forward.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), forwardingKey{}, f)))
 	if f.answered {
 		s.tally.reached(c.what)
@@ -86,18 +88,24 @@ type forwardingKey struct{}
 
 type targetKey struct{}
 
-// counter counts what is read through it.
+// counter counts what is read through it, and stands still with the wire.
 type counter struct {
 	io.ReadCloser
-	n int64
+	gate *gate
+	n    int64
 }
 
 // Read reads and counts.
 func (c *counter) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
 	c.n += int64(n)
+	if !c.gate.wait() {
+		return 0, errStopped
+	}
 	return n, err
 }
+
+var errStopped = errors.New("the wire was stopped")
 
 // upgraded is the body of a 101, which ReverseProxy also writes to.
 type upgraded struct {
@@ -113,14 +121,18 @@ func (s *Service) newForward(log_ *slog.Logger) *httputil.ReverseProxy {
 			if !ok {
 				return nil, errors.New("bug: a request without a target")
 			}
-			return s.direct.Dial(ctx, t)
+			return s.dialer.Dial(ctx, t)
 		},
 		DisableCompression:  true,
 		ForceAttemptHTTP2:   false,
 		MaxIdleConnsPerHost: 16,
 		IdleConnTimeout:     idleOrigin,
-		ReadBufferSize:      32 << 10,
-		WriteBufferSize:     32 << 10,
+		// How long an origin that says nothing to Expect is waited for before
+		// the body is sent (RFC 9110, section 10.1.1).
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: 256 << 10,
+		ReadBufferSize:         32 << 10,
+		WriteBufferSize:        32 << 10,
 	}
 	return &httputil.ReverseProxy{
 		Transport:     transport,
@@ -133,6 +145,13 @@ func (s *Service) newForward(log_ *slog.Logger) *httputil.ReverseProxy {
 			p.Out.URL.Scheme = "http"
 			p.Out.URL.Host = t.String()
 			p.Out.Host = hostHeader(t)
+			// What is upgraded is forwarded as it is, so not to another HTTP
+			// (RFC 7540, section 3.2), whose requests nobody would decide.
+			if strings.EqualFold(p.Out.Header.Get("Upgrade"), "h2c") {
+				p.Out.Header.Del("Upgrade")
+				p.Out.Header.Del("Connection")
+				p.Out.Header.Del("Http2-Settings")
+			}
 			if p.Out.Body != nil && p.Out.Body != http.NoBody {
 				f.up.ReadCloser = p.Out.Body
 				p.Out.Body = &f.up

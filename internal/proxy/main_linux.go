@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -42,7 +44,10 @@ func Main(args []string, stderr io.Writer) int {
 func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error {
 	fs := flag.NewFlagSet("link-sandbox-proxy", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	dir := fs.String("dir", "", "the socket folder, an absolute path")
+	var at Places
+	fs.StringVar(&at.Dir, "dir", "", "serve in the socket `FOLDER`, an absolute path of a folder with mode 0700")
+	fs.IntVar(&at.Port, "listen", 0, "serve on `PORT` of this machine's loopback")
+	fs.StringVar(&at.Control, "control", "", "make the control `SOCKET`, an absolute path outside of the socket folder")
 	withRunner := fs.Bool("channel", false, "take rules from, and end with, the runner at descriptor 3")
 	var rules bind.Rules
 	rules.AddFlags(fs)
@@ -52,8 +57,8 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	if fs.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	}
-	if *dir == "" {
-		return errors.New("no socket folder: give --dir FOLDER")
+	if err := at.check(); err != nil {
+		return err
 	}
 	if *withRunner {
 		p.runner = channel.NewChild(os.NewFile(channel.FD, "channel"))
@@ -61,16 +66,30 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 		if err != nil {
 			return err
 		}
-		return p.Run(ctx, *dir)
+		return p.Run(ctx, at)
 	}
-	service, err := NewService(rules, p.log, func(r channel.Refused) {
+	service, err := NewService(rules, "", p.log, func(r channel.Refused) {
 		fmt.Fprintf(stderr, "link-sandbox-proxy: refused %s: %s\n", r.What, r.Why)
 	})
 	if err != nil {
 		return err
 	}
 	p.service.Store(service)
-	return p.Run(ctx, *dir)
+	return p.Run(ctx, at)
+}
+
+func (at Places) check() error {
+	switch {
+	case at.Dir == "" && at.Port == 0:
+		return errors.New("nowhere to serve: give --dir FOLDER or --listen PORT")
+	case at.Port < 0 || at.Port > 65535:
+		return fmt.Errorf("--listen %d: a port goes from 1 to 65535", at.Port)
+	case at.Control != "" && !filepath.IsAbs(at.Control):
+		return fmt.Errorf("--control %q is not an absolute path", at.Control)
+	case at.Control != "" && at.Dir != "" && strings.HasPrefix(filepath.Clean(at.Control), filepath.Clean(at.Dir)+"/"):
+		return fmt.Errorf("--control %s lies in the socket folder, which the sandbox writes", at.Control)
+	}
+	return nil
 }
 
 // harden gives up what the proxy has no use for, before it reads anything.

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/control"
 )
 
 // Limits on what a client may hold without sending anything.
@@ -64,7 +65,7 @@ func (p *Proxy) tellHanded(address string) { p.tell(channel.FromProxy{Handed: ad
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	service := p.service.Load()
 	if service == nil {
-		writeRefusal(w, "every call", refusal{http.StatusServiceUnavailable, "unbound", "this proxy isn't bound to an agent yet"})
+		writeRefusal(w, "every call", refusal{status: http.StatusServiceUnavailable, code: "unbound", why: "this proxy isn't bound to an agent yet"})
 		return
 	}
 	service.ServeHTTP(w, r)
@@ -93,24 +94,59 @@ func (p *Proxy) serveHTTP(l net.Listener, from string) {
 	}
 }
 
-// Run serves the folder until ctx ends or the runner is gone, and ends every
-// connection before it returns.
-func (p *Proxy) Run(ctx context.Context, dir string) error {
-	f, err := openFolder(dir)
-	if err != nil {
-		return err
+// Places are where a proxy listens. Dir or Port is given, or both.
+type Places struct {
+	// Dir is the socket folder, an absolute path.
+	Dir string
+	// Port is one on this machine's loopback; 0: none.
+	Port int
+	// Control is the absolute path of the control socket; empty: none.
+	Control string
+}
+
+// Run serves until ctx ends or the runner is gone, and ends every connection
+// before it returns.
+func (p *Proxy) Run(ctx context.Context, at Places) error {
+	var ends []io.Closer // each unlinks its socket
+	defer func() {
+		for _, end := range ends {
+			end.Close()
+		}
+	}()
+	if at.Dir != "" {
+		f, err := openFolder(at.Dir)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		out, local, err := f.listen()
+		if err != nil {
+			return err
+		}
+		ends = append(ends, out, local)
+		go p.serveHTTP(out, "out.sock")
+		go p.serveLocal(local)
 	}
-	defer f.Close()
-	out, local, err := f.listen()
-	if err != nil {
-		return err
+	if at.Port != 0 {
+		var config net.ListenConfig
+		config.SetMultipathTCP(false)
+		l, err := config.Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", at.Port))
+		if err != nil {
+			return fmt.Errorf("--listen %d: %w", at.Port, err)
+		}
+		ends = append(ends, l)
+		go p.serveHTTP(l, "listen")
 	}
-	go p.serveHTTP(out, "out.sock")
-	go p.serveLocal(local)
+	if at.Control != "" {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: at.Control})
+		if err != nil {
+			return fmt.Errorf("the control socket: %w", err)
+		}
+		ends = append(ends, l)
+		go control.Serve(l, p.service.Load())
+	}
 	p.tell(channel.FromProxy{Ready: true})
 	<-ctx.Done()
-	// Each unlinks its socket.
-	local.Close()
 	p.mu.Lock()
 	for _, server := range p.servers {
 		// Close ends connections that are not hijacked. A handed listener's
@@ -118,7 +154,6 @@ func (p *Proxy) Run(ctx context.Context, dir string) error {
 		go server.Close()
 	}
 	p.mu.Unlock()
-	out.Close()
 	if service := p.service.Load(); service != nil {
 		summary := service.Close()
 		p.tell(channel.FromProxy{Summary: &summary})
@@ -136,7 +171,7 @@ func (p *Proxy) serveRunner(ctx context.Context) (context.Context, error) {
 	if first.Serve == nil {
 		return nil, errors.New("the runner's first message isn't serve")
 	}
-	service, err := NewService(first.Serve.Rules, p.log, func(r channel.Refused) {
+	service, err := NewService(first.Serve.Rules, first.Serve.Wire, p.log, func(r channel.Refused) {
 		p.tell(channel.FromProxy{Refused: &r})
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -11,8 +12,11 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/control"
 	"link.internal/lnk/internal/egress"
 	"link.internal/lnk/internal/reach"
 	"link.internal/lnk/internal/wire"
@@ -23,30 +27,58 @@ import (
 type Service struct {
 	rules      *reach.Rules
 	interfaces *egress.Interfaces
-	direct     *egress.Direct
+	dialer     *egress.Dialer
 	wire       *wire.Log
 	tally      *tally
 	calls      calls
+	gate       gate
+	limiter    *rate.Limiter // nil: no limit
+	refusals   refusals
+	pages      onceAMinute
 	forward    *httputil.ReverseProxy
 }
 
 // NewService checks the rules and opens the log. refused is told of each
 // first refusal of its kind, and must not block.
-func NewService(rules bind.Rules, log *slog.Logger, refused func(channel.Refused)) (*Service, error) {
+//
+// defaultWire is where the log goes that nobody asked for, small and gone with
+// the run; empty for none.
+func NewService(rules bind.Rules, defaultWire string, log *slog.Logger, refused func(channel.Refused)) (*Service, error) {
 	compiled, err := rules.Compile()
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{rules: compiled, interfaces: &egress.Interfaces{}, tally: newTally(refused)}
-	if rules.Wire != "" {
-		if s.wire, err = wire.OpenLog(rules.Wire, rules.Agent); err != nil {
+	upstream, err := bind.ParseUpstream(rules.Upstream)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{
+		rules: compiled, interfaces: &egress.Interfaces{}, tally: newTally(refused),
+		refusals: refusals{limit: rules.PauseAfter},
+	}
+	if rules.PerMinute > 0 {
+		s.limiter = rate.NewLimiter(rate.Limit(float64(rules.PerMinute)/60), rules.PerMinute)
+	}
+	path, limit := rules.Wire, int64(lastingWire)
+	if path == "" {
+		path, limit = defaultWire, passingWire
+	}
+	if path != "" {
+		if s.wire, err = wire.OpenLog(path, rules.Agent, limit); err != nil {
 			return nil, err
 		}
 	}
-	s.direct = &egress.Direct{Rules: compiled, Interfaces: s.interfaces}
+	s.dialer = &egress.Dialer{Rules: compiled, Interfaces: s.interfaces, Upstream: upstream}
 	s.forward = s.newForward(log)
 	return s, nil
 }
+
+// The sizes at which a log is rotated: one that was asked for, and the one in
+// a run's folder, which may be in memory.
+const (
+	lastingWire = 64 << 20
+	passingWire = 1 << 20
+)
 
 // closeLimit bounds how long the records of ended calls are waited for.
 const closeLimit = 2 * time.Second
@@ -54,30 +86,104 @@ const closeLimit = 2 * time.Second
 // Close ends every open tunnel, waits for their records, and returns what was
 // seen in all.
 func (s *Service) Close() channel.Summary {
-	s.calls.closeAll(closeLimit)
+	s.Stop()
+	s.calls.drain(closeLimit)
 	s.wire.Close()
 	return s.tally.summary()
 }
 
-// ServeHTTP answers one request.
+// Stop ends every open call, and refuses every later one, for good.
+func (s *Service) Stop() {
+	s.gate.set(stopped, "its wire was stopped")
+	s.calls.abortAll()
+}
+
+// Pause refuses new calls and lets open ones stand still. It reports whether
+// the wire was running.
+func (s *Service) Pause(why string) bool {
+	if !s.gate.set(paused, why) {
+		return false
+	}
+	s.calls.stand()
+	return true
+}
+
+// Resume lets calls go on. It reports whether the wire was paused.
+func (s *Service) Resume() bool {
+	if !s.gate.set(running, "") {
+		return false
+	}
+	s.refusals.reset()
+	return true
+}
+
+// Status is how the wire stands.
+func (s *Service) Status() control.Status {
+	current, why := s.gate.now()
+	status := control.Status{
+		State: map[state]string{running: "running", paused: "paused", stopped: "stopped"}[current], Why: why,
+		Open: s.calls.number(),
+	}
+	s.tally.into(&status)
+	return status
+}
+
+// ServeHTTP answers one request. What is judged first are the wire's own
+// state and web pages, which count for nothing; then the rate; then the request.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !s.calls.enter() {
-		writeRefusal(w, "every call", refusal{http.StatusServiceUnavailable, codeStopped, "its proxy is ending"})
+	s.calls.enter()
+	defer s.calls.leave()
+	c := call{start: time.Now(), what: "every call"}
+	if state, why := s.gate.now(); state != running {
+		code := codePaused
+		if state == stopped {
+			code = codeStopped
+		}
+		s.refuse(w, r, c, refusal{status: http.StatusServiceUnavailable, code: code, why: why})
 		return
 	}
-	defer s.calls.leave()
+	own := r.Method != http.MethodConnect && !r.URL.IsAbs()
+	if own && fromPage(r) {
+		c.what = "a web page"
+		s.refusePage(w, r, c)
+		return
+	}
+	if s.limiter != nil && !s.limiter.Allow() {
+		s.refuseRate(w, r, c)
+		return
+	}
 	switch {
 	case r.Method == http.MethodConnect:
 		s.connect(w, r)
-	case r.URL.IsAbs():
+	case !own:
 		s.forwardHTTP(w, r)
 	default:
 		// A request to the proxy itself. It has no routes.
-		s.refuse(w, r, call{start: time.Now(), what: "the proxy itself"}, refusal{
+		c.what = "the proxy itself"
+		s.refuse(w, r, c, refusal{
 			status: http.StatusNotFound, code: codeRoute,
 			why: "it is a proxy: send it CONNECT, or a request with a whole http:// URL",
 		})
 	}
+}
+
+func (s *Service) refusePage(w http.ResponseWriter, r *http.Request, c call) {
+	why := refusal{status: http.StatusForbidden, code: codeBrowser, why: "a web page may not call the proxy"}
+	if s.pages.allow(c.start) {
+		record := c.record(r, wire.Refused)
+		record.Reason, record.Status = string(why.code), why.status
+		s.wire.Append(record)
+	}
+	writeRefusal(w, c.what, why)
+}
+
+func (s *Service) refuseRate(w http.ResponseWriter, r *http.Request, c call) {
+	perCall := time.Duration(float64(time.Second) / float64(s.limiter.Limit()))
+	seconds := max(1, int((perCall+time.Second-1)/time.Second))
+	s.refuse(w, r, c, refusal{
+		status: http.StatusTooManyRequests, code: codeRate, retryAfter: seconds,
+		why: fmt.Sprintf("it made more than %d calls a minute (--per-minute): the next is allowed in %d s", s.limiter.Burst(), seconds),
+	})
 }
 
 // call is what is known of a request as it is answered.
@@ -113,11 +219,19 @@ type refusal struct {
 	status int
 	code   reach.Code
 	why    string
+	// detail is for the person alone: it may tell of this machine.
+	detail string
+	// retryAfter is in seconds; 0: none.
+	retryAfter int
 }
 
 // The codes beside those of package reach.
 const (
+	codePaused     reach.Code = "paused"
 	codeStopped    reach.Code = "stopped"
+	codeBrowser    reach.Code = "browser"
+	codeRate       reach.Code = "rate"
+	codeSNI        reach.Code = "sni"
 	codeRoute      reach.Code = "route"
 	codeUnresolved reach.Code = "unresolved"
 	codeUpstream   reach.Code = "upstream"
@@ -131,17 +245,21 @@ func refusalOf(err error) refusal {
 		if refused.Decision.Code == reach.CodeName {
 			status = http.StatusBadRequest
 		}
-		return refusal{status, refused.Decision.Code, refused.Decision.Why}
+		return refusal{status: status, code: refused.Decision.Code, why: refused.Decision.Why}
 	}
 	var unresolved *egress.ResolveError
 	if errors.As(err, &unresolved) {
-		return refusal{http.StatusBadGateway, codeUnresolved, "its name has no address here: " + lookupReason(unresolved)}
+		return refusal{status: http.StatusBadGateway, code: codeUnresolved, why: "its name has no address here: " + lookupReason(unresolved)}
 	}
 	var timeout net.Error
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
-		return refusal{http.StatusGatewayTimeout, codeUpstream, "it didn't answer in time"}
+		return refusal{status: http.StatusGatewayTimeout, code: codeUpstream, why: "it didn't answer in time"}
 	}
-	return refusal{http.StatusBadGateway, codeUpstream, "it didn't answer: " + dialReason(err)}
+	var upstream *egress.UpstreamError
+	if errors.As(err, &upstream) {
+		return refusal{status: http.StatusBadGateway, code: codeUpstream, why: "the upstream is down or refused it", detail: upstream.Err.Error()}
+	}
+	return refusal{status: http.StatusBadGateway, code: codeUpstream, why: "it didn't answer: " + dialReason(err)}
 }
 
 // lookupReason and dialReason keep this machine's own addresses and resolvers
@@ -173,7 +291,23 @@ func (s *Service) refuse(w http.ResponseWriter, r *http.Request, c call, why ref
 	record.Reason, record.Status = string(why.code), why.status
 	s.wire.Append(record)
 	s.tally.refused(c.what, why)
+	s.countRefusal(why)
 	writeRefusal(w, c.what, why)
+}
+
+// countRefusal pauses the wire when there were too many. What the wire's own
+// state refuses, and what came too fast, is no sign of a program gone astray.
+func (s *Service) countRefusal(why refusal) {
+	switch why.code {
+	case codePaused, codeStopped, codeRate:
+		return
+	}
+	if s.refusals.add(time.Now()) {
+		reason := fmt.Sprintf("%d refusals in a minute paused it (--pause-after)", s.refusals.limit)
+		if s.Pause(reason) {
+			s.tally.refused("the wire", refusal{code: codePaused, why: reason + ": lnk sandbox resume lets it go on"})
+		}
+	}
 }
 
 func writeRefusal(w http.ResponseWriter, what string, why refusal) {
@@ -184,6 +318,9 @@ func writeRefusal(w http.ResponseWriter, what string, why refusal) {
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Connection", "close")
+	if why.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(why.retryAfter))
+	}
 	w.WriteHeader(why.status)
 	w.Write([]byte(body))
 }

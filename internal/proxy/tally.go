@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/control"
 )
 
 // maxTally bounds how many distinct targets are told apart: the names are
@@ -21,6 +22,8 @@ type tally struct {
 	refusedCalls map[string]int
 	told         map[string]bool
 	more         int
+	reachedAll   int
+	refusedAll   int
 	up, down     int64
 }
 
@@ -34,11 +37,13 @@ func newTally(tell func(channel.Refused)) *tally {
 func (t *tally) reached(what string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.reachedAll++
 	t.count(t.reachedCalls, what)
 }
 
 func (t *tally) refused(what string, why refusal) {
 	t.mu.Lock()
+	t.refusedAll++
 	t.count(t.refusedCalls, what)
 	key := string(why.code) + " " + what
 	first := !t.told[key] && len(t.told) < maxTally
@@ -54,7 +59,11 @@ func (t *tally) refused(what string, why refusal) {
 		t.tell(channel.Refused{Code: string(why.code), What: "more", Why: "only so many refusals are shown: --wire FILE logs them all"})
 		return
 	}
-	t.tell(channel.Refused{Code: string(why.code), What: what, Why: why.why})
+	text := why.why
+	if why.detail != "" {
+		text += " (" + why.detail + ")"
+	}
+	t.tell(channel.Refused{Code: string(why.code), What: what, Why: text})
 }
 
 func (t *tally) count(in map[string]int, what string) {
@@ -70,6 +79,13 @@ func (t *tally) moved(up, down int64) {
 	defer t.mu.Unlock()
 	t.up += up
 	t.down += down
+}
+
+// into fills in what is counted of a status.
+func (t *tally) into(status *control.Status) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	status.Reached, status.Refused, status.Up, status.Down = t.reachedAll, t.refusedAll, t.up, t.down
 }
 
 func (t *tally) summary() channel.Summary {

@@ -1,10 +1,13 @@
 package proxy
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"link.internal/lnk/internal/reach"
@@ -22,15 +25,15 @@ func (s *Service) connect(w http.ResponseWriter, r *http.Request) {
 	c := call{start: time.Now(), what: clipQuote(r.RequestURI)}
 	t, err := reach.ParseTarget(r.RequestURI)
 	if err != nil {
-		s.refuse(w, r, c, refusal{http.StatusBadRequest, reach.CodeName, err.Error()})
+		s.refuse(w, r, c, refusal{status: http.StatusBadRequest, code: reach.CodeName, why: err.Error()})
 		return
 	}
 	c.target, c.what = t, t.String()
 	if r.ContentLength != 0 || len(r.TransferEncoding) > 0 {
-		s.refuse(w, r, c, refusal{http.StatusBadRequest, reach.CodeName, "CONNECT has no body"})
+		s.refuse(w, r, c, refusal{status: http.StatusBadRequest, code: reach.CodeName, why: "CONNECT has no body"})
 		return
 	}
-	far, err := s.direct.Dial(r.Context(), t)
+	far, err := s.dialer.Dial(r.Context(), t)
 	if err != nil {
 		s.refuse(w, r, c, refusalOf(err))
 		return
@@ -40,8 +43,7 @@ func (s *Service) connect(w http.ResponseWriter, r *http.Request) {
 		far.Close()
 		return
 	}
-	s.tally.reached(c.what)
-	s.tunnel(near, far, early, c.record(r, wire.Open), c.start)
+	s.tunnel(near, far, early, r, c)
 }
 
 // halfCloser is a stream whose two directions end apart.
@@ -69,135 +71,215 @@ func hijack(w http.ResponseWriter) (near halfCloser, early []byte, err error) {
 	return near, early, nil
 }
 
-// tunnel says that the way is open and copies both ways until both ends have
-// closed. It owns both connections.
-func (s *Service) tunnel(near halfCloser, far *net.TCPConn, early []byte, record wire.Record, start time.Time) {
-	end, ok := s.calls.open(near, far)
-	if !ok {
-		near.Close()
-		far.Close()
+// tunnel says that the way is open, judges a TLS client's server name, and
+// copies both ways until both ends have closed. It owns both connections.
+func (s *Service) tunnel(near, far halfCloser, early []byte, r *http.Request, c call) {
+	defer near.Close()
+	defer far.Close()
+	p := &pair{near: near, far: far}
+	if !s.calls.open(p) {
 		return
 	}
-	defer end()
-	record.Address = far.RemoteAddr().String()
+	defer s.calls.close(p)
+	if _, err := io.WriteString(near, established); err != nil {
+		return
+	}
+	if s.judgesServerName(c.target) {
+		var why *refusal
+		if early, why = s.serverName(p, early, c.target); why != nil {
+			record := c.record(r, wire.Refused)
+			record.Reason = string(why.code)
+			s.wire.Append(record)
+			s.tally.refused(c.what, *why)
+			s.countRefusal(*why)
+			return
+		}
+	}
+	s.tally.reached(c.what)
+	record := c.record(r, wire.Open)
+	record.Address = address(far)
 	record.Status = http.StatusOK
 	s.wire.Append(record)
-	var up, down int64
-	if _, err := io.WriteString(near, established); err == nil {
-		up, down = copyBoth(near, far, early)
-	}
-	near.Close()
-	far.Close()
+	up, down := p.copyBoth(early, &s.gate)
 	s.tally.moved(up, down)
 	record.Verdict, record.Time = wire.End, time.Time{}
-	record.Up, record.Down, record.MS = up, down, time.Since(start).Milliseconds()
+	record.Up, record.Down, record.MS = up, down, time.Since(c.start).Milliseconds()
 	s.wire.Append(record)
+}
+
+// address is where a tunnel leads, if it is dialled from here.
+func address(far net.Conn) string {
+	if remote, ok := far.RemoteAddr().(*net.TCPAddr); ok {
+		return remote.String()
+	}
+	return ""
+}
+
+// pair is a tunnel's two connections.
+type pair struct {
+	near, far halfCloser
+	aborted   atomic.Bool
 }
 
 // copyBoth copies early and then near to far, and far to near, each direction
 // until it ends, and passes each end on. io.Copy on the bare connections is a
 // splice in the kernel, so nothing may wrap them: the bytes are counted by
 // what it returns.
-func copyBoth(near, far halfCloser, early []byte) (up, down int64) {
+func (p *pair) copyBoth(early []byte, g *gate) (up, down int64) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if len(early) > 0 {
-			n, err := far.Write(early)
+			n, err := p.far.Write(early)
 			up = int64(n)
 			early = nil
 			if err != nil {
-				abort(near, far)
+				p.abort()
 				return
 			}
 		}
-		n, err := io.Copy(far, near)
-		up += n
-		finish(far, near, err)
+		up += p.copyOne(p.far, p.near, g)
 	})
-	n, err := io.Copy(near, far)
-	down = n
-	finish(near, far, err)
+	down = p.copyOne(p.near, p.far, g)
 	wg.Wait()
 	return up, down
 }
 
-// finish passes the end of one direction on: an orderly one as a half-close,
-// a broken one as the end of both.
-func finish(to, from halfCloser, err error) {
-	if err != nil {
-		abort(to, from)
-		return
+// copyOne copies one direction, and passes its end on: an orderly one as a
+// half-close, a broken one as the end of both. It stands still while the wire
+// is paused; a pause ends the reading only, so no byte is lost on its way.
+func (p *pair) copyOne(to, from halfCloser, g *gate) (total int64) {
+	for {
+		n, err := io.Copy(to, from)
+		total += n
+		switch {
+		case err == nil:
+			to.CloseWrite()
+			return total
+		case errors.Is(err, os.ErrDeadlineExceeded) && p.readAgain(from, g):
+		default:
+			p.abort()
+			return total
+		}
 	}
-	to.CloseWrite()
 }
 
-// abort makes both copies end now. Close is not enough: it is the owner's.
-func abort(conns ...halfCloser) {
-	for _, conn := range conns {
-		conn.SetDeadline(time.Unix(1, 0))
+// readAgain waits while the wire is paused, and lifts the deadline that the
+// pause set. It reports whether there is any point in reading on.
+func (p *pair) readAgain(from halfCloser, g *gate) bool {
+	if p.aborted.Load() || !g.wait() {
+		return false
 	}
+	from.SetReadDeadline(time.Time{})
+	if p.aborted.Load() {
+		p.abort() // its deadline may just have been lifted
+		return false
+	}
+	return true
+}
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
+// abort makes both copies end now. Closing is the owner's.
+func (p *pair) abort() {
+	p.aborted.Store(true)
+	p.near.SetDeadline(longAgo)
+	p.far.SetDeadline(longAgo)
+}
+
+// stand makes both copies stop reading until they find the wire running.
+func (p *pair) stand() {
+	p.near.SetReadDeadline(longAgo)
+	p.far.SetReadDeadline(longAgo)
 }
 
 // calls are those under way, and the tunnels among them, so that all can be
 // ended at once. The zero value has none.
 type calls struct {
 	mu      sync.Mutex
-	closed  bool
-	wg      sync.WaitGroup
+	ended   bool
+	count   int
+	empty   chan struct{} // closed when the last one leaves; nil unless waited for
 	tunnels map[*pair]struct{}
 }
 
-type pair struct{ near, far halfCloser }
-
-// enter counts a call in, unless all were ended for good.
-func (c *calls) enter() bool {
+// enter and leave count a call in and out.
+func (c *calls) enter() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.wg.Add(1)
-	return true
+	c.count++
 }
 
-// leave counts a call out, when its record is written.
-func (c *calls) leave() { c.wg.Done() }
-
-// open adds a tunnel, unless all were ended for good. end takes it off again.
-func (c *calls) open(near, far halfCloser) (end func(), ok bool) {
+func (c *calls) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return nil, false
+	c.count--
+	if c.count == 0 && c.empty != nil {
+		close(c.empty)
+		c.empty = nil
+	}
+}
+
+// number is how many are under way.
+func (c *calls) number() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count
+}
+
+// open adds a tunnel, unless all were ended for good; close takes it off.
+func (c *calls) open(p *pair) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return false
 	}
 	if c.tunnels == nil {
 		c.tunnels = make(map[*pair]struct{})
 	}
-	p := &pair{near, far}
 	c.tunnels[p] = struct{}{}
-	return func() {
-		c.mu.Lock()
-		delete(c.tunnels, p)
-		c.mu.Unlock()
-	}, true
+	return true
 }
 
-// closeAll ends every tunnel, and every call that would still come, and waits
-// for their records, limit at most.
-func (c *calls) closeAll(limit time.Duration) {
+func (c *calls) close(p *pair) {
 	c.mu.Lock()
-	c.closed = true
+	defer c.mu.Unlock()
+	delete(c.tunnels, p)
+}
+
+// abortAll ends every tunnel, and every one that would still open.
+func (c *calls) abortAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
 	for p := range c.tunnels {
-		abort(p.near, p.far)
+		p.abort()
 	}
+}
+
+// stand makes every tunnel stop reading, until the wire runs again.
+func (c *calls) stand() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p := range c.tunnels {
+		p.stand()
+	}
+}
+
+// drain waits until no call is under way, limit at most.
+func (c *calls) drain(limit time.Duration) {
+	c.mu.Lock()
+	if c.count == 0 {
+		c.mu.Unlock()
+		return
+	}
+	if c.empty == nil {
+		c.empty = make(chan struct{})
+	}
+	empty := c.empty
 	c.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		c.wg.Wait()
-		close(done)
-	}()
 	select {
-	case <-done:
+	case <-empty:
 	case <-time.After(limit):
 	}
 }

@@ -42,6 +42,9 @@ type Decision struct {
 	// Why is the reason as a person reads it, with the flag that would allow
 	// it where one would: "add it to [internet] allow (--internet-host a.test)".
 	Why string
+	// LAN says that [lan] allowed the address: it is dialled from here,
+	// whatever the upstream. Decide leaves it unset for a name.
+	LAN bool
 }
 
 // Rules are the lists that a sandbox was given. The zero value reaches nothing.
@@ -173,7 +176,7 @@ func (r *Rules) DecideAddr(t Target, addr netip.Addr, m Machine) Decision {
 		return refuseClass(class, t)
 	}
 	if r.lanAllows(t, s, addr, class) {
-		return Decision{Allowed: true}
+		return Decision{Allowed: true, LAN: true}
 	}
 	if class == Network {
 		return refuseClass(Network, t)
@@ -208,8 +211,16 @@ func (r *Rules) InternetHost(h Host) bool {
 	return slices.ContainsFunc(r.internet, func(p Pattern) bool { return p.Matches(h) })
 }
 
-// Empty reports whether nothing at all is listed.
-func (r *Rules) Empty() bool { return len(r.internet) == 0 && len(r.lan) == 0 }
+// AnyHost reports whether every host of the internet is listed.
+func (r *Rules) AnyHost() bool {
+	return slices.ContainsFunc(r.internet, func(p Pattern) bool { return p.any })
+}
+
+// Local reports whether a name is looked up here even where names are not:
+// [lan] lists it by itself, or it is no internet's.
+func (r *Rules) Local(h Host) bool {
+	return localName(h.Name) || h.Name != "" && slices.ContainsFunc(r.lan, func(l LAN) bool { return l.name == h.Name })
+}
 
 func refuse(code Code, why string) Decision { return Decision{Code: code, Why: why} }
 

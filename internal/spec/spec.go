@@ -38,6 +38,9 @@ func (s *Spec) Check() error {
 	if _, err := s.Rules.Compile(); err != nil {
 		return err
 	}
+	if _, err := bind.ParseUpstream(s.Rules.Upstream); err != nil {
+		return err
+	}
 	if s.Rules.Wire != "" {
 		path, err := filepath.Abs(s.Rules.Wire)
 		if err != nil {

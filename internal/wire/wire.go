@@ -56,41 +56,57 @@ const maxField = 1024
 
 // Log appends records. The zero value, and nil, keep none.
 type Log struct {
-	mu    sync.Mutex
-	file  *os.File
 	agent string
-	seq   uint64
+	path  string
+	limit int64
+
+	mu   sync.Mutex
+	file *os.File
+	size int64
+	seq  uint64
 }
+
+// Rotated is what the file before the current one is called.
+func Rotated(path string) string { return path + ".1" }
 
 // OpenLog opens path for appending, or creates it with mode 0600. A file that
 // others could write, or that is another user's, is refused: its lines would
-// prove nothing.
-func OpenLog(path, agent string) (*Log, error) {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+// prove nothing. A file that would grow over limit bytes becomes Rotated,
+// in place of an earlier one, and a new one begins.
+func OpenLog(path, agent string, limit int64) (*Log, error) {
+	file, size, err := openFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("opening the wire log: %w", err)
+		return nil, err
 	}
-	if err := checkFile(file); err != nil {
-		file.Close()
-		return nil, fmt.Errorf("the wire log %s: %w", path, err)
-	}
-	return &Log{file: file, agent: agent}, nil
+	return &Log{file: file, size: size, agent: agent, path: path, limit: limit}, nil
 }
 
-func checkFile(file *os.File) error {
+func openFile(path string) (file *os.File, size int64, err error) {
+	file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, 0, fmt.Errorf("opening the wire log: %w", err)
+	}
+	if size, err = checkFile(file); err != nil {
+		file.Close()
+		return nil, 0, fmt.Errorf("the wire log %s: %w", path, err)
+	}
+	return file, size, nil
+}
+
+func checkFile(file *os.File) (size int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
-		return err
+		return 0, err
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return errors.New("it is not a regular file")
+		return 0, errors.New("it is not a regular file")
 	case int(st.Uid) != os.Geteuid():
-		return errors.New("it is another user's file")
+		return 0, errors.New("it is another user's file")
 	case st.Mode&0o077 != 0:
-		return fmt.Errorf("its mode is %04o: others could read it (chmod 600)", st.Mode&0o7777)
+		return 0, fmt.Errorf("its mode is %04o: others could read it (chmod 600)", st.Mode&0o7777)
 	}
-	return nil
+	return st.Size, nil
 }
 
 // Append writes one record, giving it its number, and its time if it has none.
@@ -115,9 +131,29 @@ func (l *Log) Append(r Record) {
 	if err != nil {
 		return // a record of plain fields can't fail; the gap shows if it does
 	}
-	if n, err := l.file.Write(append(line, '\n')); err != nil && n > 0 {
+	line = append(line, '\n')
+	if l.size > 0 && l.size+int64(len(line)) > l.limit {
+		l.rotate()
+	}
+	n, err := l.file.Write(line)
+	l.size += int64(n)
+	if err != nil && n > 0 {
 		l.dropTorn(int64(n))
 	}
+}
+
+// rotate begins a new file. Where it can't, the old one grows on.
+func (l *Log) rotate() {
+	if err := os.Rename(l.path, Rotated(l.path)); err != nil {
+		return
+	}
+	file, size, err := openFile(l.path)
+	if err != nil {
+		os.Rename(Rotated(l.path), l.path)
+		return
+	}
+	l.file.Close()
+	l.file, l.size = file, size
 }
 
 // dropTorn takes back the part of a record that a full disk had room for, so
@@ -125,6 +161,7 @@ func (l *Log) Append(r Record) {
 func (l *Log) dropTorn(n int64) {
 	if size, err := l.file.Seek(0, io.SeekEnd); err == nil {
 		l.file.Truncate(size - n)
+		l.size -= n
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 func TestAppend(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "wire")
-	log, err := OpenLog(path, "bob")
+	log, err := OpenLog(path, "bob", 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestOpenLogRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{open, link, dir, os.DevNull, filepath.Join(dir, "no", "such")} {
-		if log, err := OpenLog(path, ""); err == nil {
+		if log, err := OpenLog(path, "", 1<<30); err == nil {
 			log.Close()
 			t.Errorf("%s was opened", path)
 		}
