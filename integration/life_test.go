@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -143,15 +144,16 @@ func TestRUN6_Folder(t *testing.T) {
 		if info.Mode().Perm() != 0o700 || info.Sys().(*syscall.Stat_t).Uid != testnet.UID {
 			t.Errorf("%v", info.Mode())
 		}
-		entries, _ := os.ReadDir(found[0])
-		for _, entry := range entries {
-			info, _ := entry.Info()
-			if info.Mode().Perm() != 0o600 || info.Mode().Type() != os.ModeSocket {
-				t.Errorf("%s: %v", entry.Name(), info.Mode())
+		var got []string
+		filepath.WalkDir(found[0], func(path string, entry os.DirEntry, err error) error {
+			if info, err := entry.Info(); err == nil {
+				got = append(got, fmt.Sprintf("%s %v", strings.TrimPrefix(path, found[0]), info.Mode()))
 			}
-		}
-		if len(entries) != 2 {
-			t.Errorf("%d entries", len(entries))
+			return nil
+		})
+		want := []string{" drwx------", "/control.sock Srw-------", "/net drwx------", "/net/local.sock Srw-------", "/net/out.sock Srw-------", "/run.json -rw-------", "/wire -rw-------"}
+		if !slices.Equal(got, want) {
+			t.Errorf("the folder has %q", got)
 		}
 		run.write("\n")
 		run.wait().exits(0).leavesNothing()

@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +29,7 @@ func Main(args []string) int {
 	}
 	root := newRoot()
 	root.SetArgs(args)
-	command, err := root.ExecuteC()
+	command, err := root.ExecuteContextC(context.Background())
 	var exit exitError
 	switch {
 	case err == nil:
@@ -73,7 +74,11 @@ func newRoot() *cobra.Command {
 		Short: "run programs that reach only what you list",
 		RunE:  subcommandNeeded,
 	}
-	sandbox.AddCommand(newRun(), newProxy())
+	sandbox.AddCommand(newRun(), newProxy(), newList(), newWire(),
+		newDo("pause", "refuse a run's new calls, and let open ones stand still", "Refuse a run's new calls, and let its open tunnels stand still. Nothing is lost."),
+		newDo("resume", "let a paused run's calls go on", "Let a paused run's calls go on."),
+		newDo("stop", "end all of a run's calls, for good", "End all of a run's calls, for good. The program runs on, and is told nothing\nbut refusals."),
+	)
 	root.AddCommand(sandbox, newDoctor())
 	root.RunE = subcommandNeeded
 	return root

@@ -10,9 +10,10 @@ import (
 
 func newProxy() *cobra.Command {
 	return &cobra.Command{
-		Use:   "proxy --dir FOLDER [flags]",
-		Short: "run the filtering proxy alone, on a socket folder",
-		Example: `  mkdir -m 700 ~/sockets
+		Use:   "proxy (--dir FOLDER | --listen PORT) [flags]",
+		Short: "run the filtering proxy alone, for any other sandbox or machine",
+		Example: `  lnk sandbox proxy --listen 8888 --internet-host example.com
+  mkdir -m 700 ~/sockets
   lnk sandbox proxy --dir ~/sockets --internet-host example.com`,
 		// The flags are link-sandbox-proxy's own, and so is the process.
 		DisableFlagParsing: true,

@@ -105,7 +105,9 @@ func harden() error {
 		return fmt.Errorf("forbidding core dumps: %w", err)
 	}
 	// It is a thread's, and Go has several already.
-	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno == unix.ENOTSUP {
+		return errors.New("it was built with cgo: build it with CGO_ENABLED=0 (make build)")
+	} else if errno != 0 {
 		return fmt.Errorf("setting no_new_privs: %w", errno)
 	}
 	// Whatever was inherited is passed to nobody.

@@ -12,15 +12,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A run's socket folder is lnk-run-… in XDG_RUNTIME_DIR or /tmp. It is made
-// as lnk-new-…, locked, and renamed, so that a folder of the first name that
-// can be locked is one whose runner is gone.
+// A run's folder is lnk-run-… in XDG_RUNTIME_DIR or /tmp. It is made as
+// lnk-new-…, locked, and renamed, so that a folder of the first name that can
+// be locked is one whose runner is gone. It holds:
+//
+//	run.json       what is run (About)
+//	net/           the socket folder, which ties the proxy to the sandbox
+//	control.sock   the proxy's
+//	wire           the log, unless another was named; and wire.1
+//
+// Without a network there is run.json alone.
 const (
 	runPrefix = "lnk-run-"
 	newPrefix = "lnk-new-"
+
+	aboutName   = "run.json"
+	netName     = "net"
+	controlName = "control.sock"
+	wireName    = "wire"
 )
 
-// folder is the socket folder of one run, locked for as long as it lives.
+// folder is the folder of one run, locked for as long as it lives.
 type folder struct {
 	path string
 	lock *os.File // the folder itself, flocked
@@ -29,7 +41,7 @@ type folder struct {
 
 // newFolder makes the folder, and removes those of this user's runs that were
 // killed.
-func newFolder() (*folder, error) {
+func newFolder(about About) (*folder, error) {
 	base, err := openBase()
 	if err != nil {
 		return nil, err
@@ -39,9 +51,9 @@ func newFolder() (*folder, error) {
 	name := rand.Text()
 	fail := func(err error) (*folder, error) {
 		if f.lock != nil {
+			removeFolder(base, int(f.lock.Fd()), newPrefix+name)
 			f.lock.Close()
 		}
-		unix.Unlinkat(int(base.Fd()), newPrefix+name, unix.AT_REMOVEDIR)
 		base.Close()
 		return nil, fmt.Errorf("making the run's folder in %s: %w", base.Name(), err)
 	}
@@ -58,6 +70,17 @@ func newFolder() (*folder, error) {
 		return fail(err)
 	}
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fail(err)
+	}
+	if about.Network {
+		if err := unix.Mkdirat(fd, netName, 0o700); err != nil {
+			return fail(err)
+		}
+		if err := unix.Fchmodat(fd, netName, 0o700, 0); err != nil {
+			return fail(err)
+		}
+	}
+	if err := about.write(fd); err != nil {
 		return fail(err)
 	}
 	if err := unix.Renameat2(int(base.Fd()), newPrefix+name, int(base.Fd()), runPrefix+name, unix.RENAME_NOREPLACE); err != nil {
@@ -134,19 +157,29 @@ func old(st unix.Stat_t) bool {
 	return time.Since(time.Unix(st.Mtim.Unix())) > time.Minute
 }
 
-// removeFolder removes a folder that is open as fd and the sockets in it.
+// removeFolder removes a folder that is open as fd and what a run has in it.
+// The sandbox's relay could make entries in net/, so each is removed as it is.
 func removeFolder(base *os.File, fd int, name string) {
+	if netFD, err := unix.Openat(fd, netName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
+		removeEntries(netFD)
+		unix.Close(netFD)
+		unix.Unlinkat(fd, netName, unix.AT_REMOVEDIR)
+	}
+	removeEntries(fd)
+	unix.Unlinkat(int(base.Fd()), name, unix.AT_REMOVEDIR)
+}
+
+func removeEntries(fd int) {
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
-	dir := os.NewFile(uintptr(dup), name)
+	dir := os.NewFile(uintptr(dup), "run folder")
 	defer dir.Close()
 	entries, _ := dir.Readdirnames(-1)
 	for _, entry := range entries {
 		unix.Unlinkat(fd, entry, 0)
 	}
-	unix.Unlinkat(int(base.Fd()), name, unix.AT_REMOVEDIR)
 }
 
 // Close removes the folder.
@@ -156,9 +189,13 @@ func (f *folder) Close() {
 	f.base.Close()
 }
 
-// reference opens the folder for the relay to inherit, by descriptor only.
+func (f *folder) net() string     { return filepath.Join(f.path, netName) }
+func (f *folder) control() string { return filepath.Join(f.path, controlName) }
+func (f *folder) wire() string    { return filepath.Join(f.path, wireName) }
+
+// reference opens the socket folder for the relay to inherit, by descriptor only.
 func (f *folder) reference() (*os.File, error) {
-	fd, err := unix.Openat(int(f.lock.Fd()), ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(int(f.lock.Fd()), netName, unix.O_NOFOLLOW|unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("the run's folder: %w", err)
 	}

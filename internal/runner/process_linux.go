@@ -53,8 +53,8 @@ func (l *logBuffer) String() string {
 
 // startProxy starts link-sandbox-proxy on a socket folder. It has a session
 // of its own: no signal of the terminal is for it, and it outlives a stop.
-func (r *Run) startProxy(dir string) (*process, error) {
-	cmd := exec.Command(r.Proxy, "--channel", "--dir", dir)
+func (r *Run) startProxy(dir *folder) (*process, error) {
+	cmd := exec.Command(r.Proxy, "--channel", "--dir", dir.net(), "--control", dir.control())
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -62,10 +62,10 @@ func (r *Run) startProxy(dir string) (*process, error) {
 }
 
 // startSandbox starts bwrap, and in it the relay, which then waits for its
-// first message. dir is nil without a network.
+// first message.
 func (r *Run) startSandbox(dir *folder) (*process, error) {
 	reference, err := os.Open(os.DevNull)
-	if dir != nil {
+	if r.Rules.Network() {
 		reference.Close()
 		reference, err = dir.reference()
 	}

@@ -78,18 +78,19 @@ func (r *Run) Run() (code int, err error) {
 	job := newJob()
 	defer job.close()
 
-	var dir *folder
+	network := r.Rules.Network()
+	dir, err := newFolder(About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: network, Wire: r.Rules.Wire})
+	if err != nil {
+		return 0, refused("%w", err)
+	}
+	defer dir.Close()
 	var proxy *process
-	if r.Rules.Network() {
-		if dir, err = newFolder(); err != nil {
-			return 0, refused("%w", err)
-		}
-		defer dir.Close()
-		if proxy, err = r.startProxy(dir.path); err != nil {
+	if network {
+		if proxy, err = r.startProxy(dir); err != nil {
 			return 0, refused("starting the proxy: %w", err)
 		}
 		defer proxy.end()
-		if err := proxy.conn.Send(channel.ToProxy{Serve: &channel.Serve{Rules: r.Rules}}); err != nil {
+		if err := proxy.conn.Send(channel.ToProxy{Serve: &channel.Serve{Rules: r.Rules, Wire: dir.wire()}}); err != nil {
 			return 0, refused("starting the proxy: %w", err)
 		}
 		r.Report.Step("proxy started")
@@ -109,7 +110,7 @@ func (r *Run) Run() (code int, err error) {
 		r.Report.Step("proxy ready")
 		go receiveProxy(proxy.conn, events)
 	}
-	if err := sandbox.conn.Send(channel.ToRelay{Start: r.startMessage(job, dir != nil)}); err != nil {
+	if err := sandbox.conn.Send(channel.ToRelay{Start: r.startMessage(job)}); err != nil {
 		return 0, sandbox.broken(err)
 	}
 	go receiveRelay(sandbox.conn, events)
@@ -131,9 +132,9 @@ func (r *Run) Run() (code int, err error) {
 	return code, err
 }
 
-func (r *Run) startMessage(job *job, withFolder bool) *channel.Start {
+func (r *Run) startMessage(job *job) *channel.Start {
 	start := &channel.Start{
-		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: withFolder,
+		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: r.Rules.Network(),
 		Terminal: job.tty != nil, Foreground: job.takesTerminal(r.Stdin, r.Stdout), Ignored: job.ignored,
 	}
 	for _, arg := range r.Args {

@@ -1,0 +1,176 @@
+package wire
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Read gives each record of a log to f, the rotated file's first. With
+// follow it then waits for more, across rotations, until ctx ends or the
+// folder that the log is in is gone. A line that is no record is passed over.
+func Read(ctx context.Context, path string, follow bool, f func(Record) error) error {
+	var changes *watcher
+	if follow {
+		// Older than the reading, so that nothing falls between.
+		var err error
+		if changes, err = watch(filepath.Dir(path)); err != nil {
+			return fmt.Errorf("following %s: %w", path, err)
+		}
+		defer changes.close()
+	}
+	if err := readOnce(Rotated(path), f); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	current := &tail{path: path}
+	defer current.close()
+	for {
+		if err := current.read(f); err != nil {
+			return err
+		}
+		if !follow {
+			if current.file == nil {
+				return fmt.Errorf("the log %s: %w", path, os.ErrNotExist)
+			}
+			return nil
+		}
+		if more, err := changes.wait(ctx); err != nil || !more {
+			return err
+		}
+	}
+}
+
+func readOnce(path string, f func(Record) error) error {
+	t := &tail{path: path}
+	defer t.close()
+	if err := t.read(f); err != nil {
+		return err
+	}
+	if t.file == nil {
+		return os.ErrNotExist
+	}
+	return nil
+}
+
+// tail reads a file as it grows, and the next one when it has been rotated.
+type tail struct {
+	path string
+	file *os.File
+	in   *bufio.Reader
+	part []byte // of a line that isn't whole yet
+}
+
+func (t *tail) close() {
+	if t.file != nil {
+		t.file.Close()
+	}
+}
+
+// read gives f what there is.
+func (t *tail) read(f func(Record) error) error {
+	for {
+		if t.file == nil {
+			file, err := os.OpenFile(t.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+			if errors.Is(err, os.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("reading the log: %w", err)
+			}
+			t.file, t.in, t.part = file, bufio.NewReader(file), nil
+		}
+		// Whether it was rotated is asked before it is read to its end.
+		rotated := t.rotated()
+		if err := t.lines(f); err != nil {
+			return err
+		}
+		if !rotated {
+			return nil
+		}
+		t.file.Close()
+		t.file = nil
+	}
+}
+
+func (t *tail) lines(f func(Record) error) error {
+	for {
+		chunk, err := t.in.ReadSlice('\n')
+		t.part = append(t.part, chunk...)
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading the log: %w", err)
+		}
+		line := bytes.TrimSpace(t.part)
+		t.part = t.part[:0]
+		var record Record
+		if json.Unmarshal(line, &record) != nil {
+			continue
+		}
+		if err := f(record); err != nil {
+			return err
+		}
+	}
+}
+
+func (t *tail) rotated() bool {
+	open, err := t.file.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Lstat(t.path)
+	return err == nil && !os.SameFile(open, named)
+}
+
+// watcher hears of changes in a folder (inotify(7)).
+type watcher struct{ file *os.File }
+
+func watch(folder string) (*watcher, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := unix.InotifyAddWatch(fd, folder, unix.IN_MODIFY|unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_ONLYDIR); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &watcher{os.NewFile(uintptr(fd), "inotify")}, nil
+}
+
+func (w *watcher) close() { w.file.Close() }
+
+// wait waits for a change. more is false when the folder is gone or ctx ended.
+func (w *watcher) wait(ctx context.Context) (more bool, err error) {
+	stop := context.AfterFunc(ctx, func() { w.file.Close() })
+	defer stop()
+	buf := make([]byte, 4096)
+	n, err := w.file.Read(buf)
+	if ctx.Err() != nil {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	// The mask of each event follows its watch's number.
+	for at := 0; at+unix.SizeofInotifyEvent <= n; {
+		mask := uint32(buf[at+4]) | uint32(buf[at+5])<<8 | uint32(buf[at+6])<<16 | uint32(buf[at+7])<<24
+		length := int(uint32(buf[at+12]) | uint32(buf[at+13])<<8 | uint32(buf[at+14])<<16 | uint32(buf[at+15])<<24)
+		if mask&(unix.IN_IGNORED|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0 {
+			return false, nil
+		}
+		at += unix.SizeofInotifyEvent + length
+	}
+	return true, nil
+}
