@@ -3,6 +3,7 @@ package integration
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -179,7 +181,14 @@ func TestHT6_HalfClose(t *testing.T) {
 		}
 		conn.Close()
 	}
-	eventually(t, "descriptors are flat", func() bool { return fds() <= start+2 })
+	defer func() {
+		if t.Failed() {
+			out, _ := exec.Command("ls", "-l", fmt.Sprintf("/proc/%d/fd", run.cmd.Process.Pid)).CombinedOutput()
+			t.Logf("%d at the start; now\n%s", start, out)
+		}
+	}()
+	// A few pipes stay, which Go keeps for the next splice.
+	eventually(t, "descriptors are flat", func() bool { return fds() <= start+10 })
 }
 
 // HT7: the ports are shown by TestNET2_Ports; a --tcp for an unlisted host is
@@ -286,7 +295,7 @@ print(talk(b"GET http://ok.test/ HTTP/1.0\r\nHost: ok.test\r\n\r\n").split(b"\r\
 // NET6: so many calls a minute.
 func TestNET6_PerMinute(t *testing.T) {
 	site(t, "ok.test")
-	sandbox(t, []string{"--internet-host", "ok.test", "--per-minute", "5"}, connectStatus+python(`
+	sandbox(t, []string{"--internet-host", "ok.test", "--per-minute", "5"}, python(`
 codes = [talk(b"GET http://ok.test/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") for _ in range(6)]
 print([c.split(b" ")[1].decode() for c in codes], b"Retry-After: 12\r\n" in codes[5], b"Link-Refused: rate\r\n" in codes[5])
 print(talk(b"CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\n\r\n").split(b" ")[1].decode())`)).
@@ -412,12 +421,12 @@ func TestFI6_EncryptedClientHello(t *testing.T) {
 		if err != nil || response.StatusCode != 200 {
 			t.Fatal(response, err)
 		}
-		client := tls.Client(conn, &tls.Config{ServerName: "ok.test", InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: echConfig})
-		err = client.Handshake()
-		if err == nil || strings.Contains(err.Error(), "rejected ECH") {
-			return "answered"
+		client := tls.Client(conn, &tls.Config{ServerName: "evil.test", InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: echConfig})
+		// A server without the key answers to the outer name.
+		if err = client.Handshake(); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+			return "closed"
 		}
-		return "closed"
+		return "answered"
 	}
 	if got := hello(dir); got != "closed" {
 		t.Errorf("with one host listed: %s", got)

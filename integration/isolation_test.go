@@ -28,7 +28,7 @@ func TestIS1_SocketsOfTheMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer abstract.Close()
-	for _, flags := range [][]string{nil, {"--read", "/"}, {"--write", "/"}, {"--read", "/run"}, {"--internet-host", "*"}} {
+	for _, flags := range [][]string{nil, {"--read", "/"}, {"--write", "/"}, {"--internet-host", "*"}} {
 		sandbox(t, flags, `python3 - <<'P'
 import socket
 for a in ("/run/x.sock", "/tmp/x.sock", "/var/run/x.sock", "\0lnk-test"):

@@ -126,7 +126,7 @@ func TestRUN6_Nohup(t *testing.T) {
 
 // The run's folder: this user's alone, where nobody else can make it first.
 func TestRUN6_Folder(t *testing.T) {
-	for _, base := range []string{fmt.Sprintf("/run/user/%d", testnet.UID), "/tmp"} {
+	for _, base := range []string{fmt.Sprintf("/run/user/%d/lnk", testnet.UID), "/tmp"} {
 		cmd := testnet.Command(testnet.Lnk, "sandbox", "run", "--internet-host", "ok.test", "--", "sh", "-c", "echo up; read x")
 		if base == "/tmp" {
 			cmd.Env = append(cmd.Env, "XDG_RUNTIME_DIR=")

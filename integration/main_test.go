@@ -44,6 +44,7 @@ func testMain(m *testing.M) int {
 			return fail(err)
 		}
 		bin = dir
+		os.Setenv("LNK_BIN", bin) // for the same program in the namespaces
 	}
 	entered, code, err := testnet.Reexec(bin)
 	if err != nil {
@@ -190,7 +191,7 @@ func (r result) leavesNothing() result {
 
 func runFolders() []string {
 	var left []string
-	for _, base := range []string{fmt.Sprintf("/run/user/%d", testnet.UID), "/tmp"} {
+	for _, base := range []string{fmt.Sprintf("/run/user/%d/lnk", testnet.UID), "/tmp"} {
 		for _, prefix := range []string{"lnk-run-", "lnk-new-"} {
 			found, _ := filepath.Glob(filepath.Join(base, prefix+"*"))
 			left = append(left, found...)

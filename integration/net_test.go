@@ -271,8 +271,8 @@ func TestFI2_MalformedTargets(t *testing.T) {
 	var script, want strings.Builder
 	script.WriteString(connectStatus + "\n")
 	for _, target := range targets {
-		fmt.Fprintf(&script, "status CONNECT '%s' | cut -d' ' -f1\n", target)
-		want.WriteString("400\n")
+		fmt.Fprintf(&script, "status CONNECT '%s'\n", target)
+		want.WriteString("400 name\n")
 	}
 	sandbox(t, []string{"--internet-host", "*"}, script.String()).exits(0).prints(want.String())
 	for _, name := range internet.DNS.Asked()[before:] {
@@ -378,7 +378,7 @@ func TestNET_AnswersOfTheTable(t *testing.T) {
 status CONNECT nowhere.test:443; status CONNECT refusing.test:443; status GET http://nowhere.test/; status GET http://refusing.test/
 status GET /; status GET /_link/model; status GET https://ok.test/; status GET ftp://ok.test/; status GET http://u:p@ok.test/`).exits(0).
 		prints("502 unresolved\n502 upstream\n502 unresolved\n502 upstream\n403 browser\n403 browser\n400 name\n400 name\n400 name\n").
-		says("refused nowhere.test:443", "no address").says("refused refusing.test:443", "connection refused")
+		says("refused nowhere.test:443", "no address").says("refused refusing.test:443", "can't be reached: connection refused")
 }
 
 // A proxy that dies leaves the program with nothing, and the run goes on.

@@ -5,7 +5,7 @@
 //	runner                          proxy
 //	  ── {"serve":{rules, …}} ───────▶   once, first
 //	  ◀─ {"ready":true} ──────────────   it listens in its folder; or {"failed":"…"}
-//	  ◀─ {"handed":"127.0.0.1:40781"} ─  it serves a listener made in the sandbox
+//	  ◀─ {"handed":"127.0.0.1:40781"} ─  it serves a listener made in the sandbox; or {"failed":"…"}
 //	  ◀─ {"refused":{code, what, why}}   any number of times, bounded
 //	  ── (end of file) ──────────────▶   the run is over
 //	  ◀─ {"summary":{…}} ─────────────   last, then it exits
@@ -121,6 +121,18 @@ type Start struct {
 	Terminal bool `json:"terminal,omitempty"`
 	// Ignored are the signals that the caller had ignored, as nohup does.
 	Ignored []int `json:"ignored,omitempty"`
+	// Mounts are what must lie in the sandbox before anything is started.
+	Mounts []Mount `json:"mounts,omitempty"`
+}
+
+// Mount is a file or folder that was granted, as the runner opened it. bwrap
+// mounts by path, and a path can come to name another file in between.
+type Mount struct {
+	Path []byte `json:"path"`
+	Dev  uint64 `json:"dev,omitempty"`
+	Ino  uint64 `json:"ino,omitempty"`
+	// Hidden says that an empty folder of the sandbox's own covers it.
+	Hidden bool `json:"hidden,omitempty"`
 }
 
 // Continue follows a stop.

@@ -49,7 +49,8 @@ func Main(args []string) int {
 type usageError struct{ error }
 
 func printError(w io.Writer, command *cobra.Command, err error) {
-	fmt.Fprintf(w, "%s %v\n", prefix, err)
+	// An error may quote a file's bytes, or what a process inside said.
+	fmt.Fprintln(w, prefix, printable(err.Error()))
 	var usage usageError
 	if errors.As(err, &usage) {
 		fmt.Fprintf(w, "%s see %s --help\n", prefix, command.CommandPath())

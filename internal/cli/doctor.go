@@ -86,7 +86,7 @@ func tryWall(programs sisters) error {
 	caller.Dir = "/"
 	var s spec.Spec
 	s.Rules.InternetHost = []string{"localhost.invalid"}
-	plan, err := wall.Plan(s.Grants(caller, programs.all(), programs.relay))
+	plan, err := wall.Plan(s.Grants(caller, programs.all(), runner.Folders(), programs.relay))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,9 @@ import (
 	"link.internal/lnk/internal/channel"
 )
 
-// report says on standard error what happens beside the program.
+// report says on standard error what happens beside the program. It prints
+// from a goroutine of its own: whoever reads standard error may not, and a
+// run must go on all the same.
 type report struct {
 	out     *os.File
 	verbose bool
@@ -20,11 +22,39 @@ type report struct {
 	last    time.Time
 	seen    map[string]bool
 	held    []string
+	lines   chan string
+	done    chan struct{}
 }
+
+// maxQueued bounds the lines that wait for a reader; more are left out.
+const maxQueued = 1024
 
 func newReport(out *os.File, verbose bool) *report {
 	now := time.Now()
-	return &report{out: out, verbose: verbose, start: now, last: now, seen: make(map[string]bool)}
+	r := &report{
+		out: out, verbose: verbose, start: now, last: now, seen: make(map[string]bool),
+		lines: make(chan string, maxQueued), done: make(chan struct{}),
+	}
+	go func() {
+		defer close(r.done)
+		for line := range r.lines {
+			fmt.Fprintln(out, prefix, line)
+		}
+	}()
+	return r
+}
+
+// printGrace bounds the wait for a reader at the end.
+const printGrace = time.Second
+
+// close waits until all is printed, or nobody reads it. Nothing may be said after it.
+func (r *report) close() {
+	r.flush()
+	close(r.lines)
+	select {
+	case <-r.done:
+	case <-time.After(printGrace):
+	}
 }
 
 // Refused prints a refusal, once.
@@ -55,7 +85,7 @@ func (r *report) Done(summary *channel.Summary) {
 		return
 	}
 	if summary == nil {
-		r.say("it had no network")
+		r.say("no proxy tells what was reached: it had none, or it ended before")
 		return
 	}
 	for _, list := range []struct {
@@ -79,18 +109,27 @@ func (r *report) Done(summary *channel.Summary) {
 // mode, where it would land in the middle of its screen.
 func (r *report) say(line string) {
 	if r.raw() {
-		r.held = append(r.held, line)
+		if len(r.held) < maxQueued {
+			r.held = append(r.held, line)
+		}
 		return
 	}
 	r.flush()
-	fmt.Fprintln(r.out, prefix, line)
+	r.queue(line)
 }
 
 func (r *report) flush() {
 	for _, line := range r.held {
-		fmt.Fprintln(r.out, prefix, line)
+		r.queue(line)
 	}
 	r.held = nil
+}
+
+func (r *report) queue(line string) {
+	select {
+	case r.lines <- line:
+	default: // nobody has read for a long time
+	}
 }
 
 func (r *report) raw() bool {

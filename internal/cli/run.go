@@ -48,6 +48,7 @@ adds to that. Its exit code is lnk's; 125 is lnk's own refusal.`,
 // run checks everything, then starts it.
 func run(s *spec.Spec, args []string, verbose bool) error {
 	report := newReport(os.Stderr, verbose)
+	defer report.close()
 	if err := s.Check(); err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func run(s *spec.Spec, args []string, verbose bool) error {
 	if err := checkBwrap(); err != nil {
 		return err
 	}
-	plan, err := wall.Plan(s.Grants(caller, programs.all(), programs.relay))
+	plan, err := wall.Plan(s.Grants(caller, programs.all(), runner.Folders(), programs.relay))
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,6 @@ func run(s *spec.Spec, args []string, verbose bool) error {
 	}
 	code, err := r.Run()
 	if err != nil {
-		report.flush()
 		return err
 	}
 	if code != 0 {

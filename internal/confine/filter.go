@@ -127,6 +127,13 @@ func Rules() []Rule {
 	return append(rules, archRules...)
 }
 
+// NoTerminal is one rule more for a program that was not given the terminal
+// at its start: a process that ignores SIGTTOU takes it by TIOCSPGRP from
+// whoever has it, and reads what is typed.
+func NoTerminal() Rule {
+	return Rule{unix.SYS_IOCTL, &When{Arg: 1, In: []uint32{unix.TIOCSPGRP}}, unix.EPERM, "takes the terminal"}
+}
+
 // Offsets in struct seccomp_data (seccomp(2)).
 const (
 	offNr   = 0

@@ -17,7 +17,8 @@ func LandlockABI() (int, error) {
 	switch {
 	case errno == 0:
 		return int(version), nil
-	case errors.Is(errno, unix.ENOSYS), errors.Is(errno, unix.EOPNOTSUPP):
+	case errors.Is(errno, unix.ENOSYS), errors.Is(errno, unix.EOPNOTSUPP), errors.Is(errno, unix.EPERM):
+		// EPERM is a container's seccomp filter, older than Landlock.
 		return 0, nil
 	default:
 		return 0, fmt.Errorf("asking for Landlock: %w", errno)

@@ -9,6 +9,8 @@
 //	  ── {"failed":id,"error":"…"} ────▶        instead, where it can't be made
 //	  ◀─ {"close":[id,…]} ─────────────         no longer wanted
 //
+// A listener is closed by the proxy alone: the relay keeps no copy of it.
+//
 // The socket is of type SOCK_SEQPACKET, one JSON object a message, at most
 // MaxMessage bytes.
 //
@@ -44,10 +46,9 @@ type toProxy struct {
 	Error     string `json:"error,omitempty"`
 }
 
-// toRelay is a message from the proxy. Exactly one field is set.
+// toRelay is a message from the proxy.
 type toRelay struct {
 	Listen []Listener `json:"listen,omitempty"`
-	Close  []int      `json:"close,omitempty"`
 }
 
 func decode(message []byte, into any) error {

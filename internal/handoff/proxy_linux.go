@@ -258,6 +258,15 @@ func Check(fd int, l Listener) error {
 	return nil
 }
 
+// Supported reports why this kernel can't tell a socket of the sandbox from
+// one of the machine's, nil where it can.
+func Supported() error {
+	if _, err := ownNetworkNamespace(); err != nil {
+		return fmt.Errorf("%w: a network needs Linux 5.14 (SO_NETNS_COOKIE)", err)
+	}
+	return nil
+}
+
 // ownNetworkNamespace is the cookie of this process's network namespace
 // (socket(7), SO_NETNS_COOKIE, Linux 5.14).
 func ownNetworkNamespace() (uint64, error) {

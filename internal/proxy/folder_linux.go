@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -57,12 +58,22 @@ func (f *folder) at(name string) string {
 func (f *folder) listen() (out, local *net.UnixListener, err error) {
 	out, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: f.at(OutSocket)})
 	if err != nil {
-		return nil, nil, fmt.Errorf("making %s: %w", OutSocket, err)
+		return nil, nil, f.taken(OutSocket, err)
 	}
 	local, err = net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: f.at(handoff.SocketName)})
 	if err != nil {
 		out.Close()
-		return nil, nil, fmt.Errorf("making %s: %w", handoff.SocketName, err)
+		return nil, nil, f.taken(handoff.SocketName, err)
 	}
 	return out, local, nil
+}
+
+// taken says what to do where a socket is there already. It is never removed
+// by itself: a proxy may be serving on it.
+func (f *folder) taken(name string, err error) error {
+	path := filepath.Join(f.file.Name(), name)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("%s is there already: another proxy serves this folder, or one was killed: then remove it", path)
+	}
+	return fmt.Errorf("making %s: %w", path, err)
 }

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"io"
 	"log"
-	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"link.internal/lnk/internal/egress"
@@ -62,15 +63,41 @@ func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f := &forwarding{call: c}
 	f.up.gate, f.down.gate = &s.gate, &s.gate
-	s.forward.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), forwardingKey{}, f)))
-	if f.answered {
-		s.tally.reached(c.what)
-	}
-	s.tally.moved(f.up.n, f.down.n)
-	if !f.refused {
-		record := c.record(r, wire.Allowed)
-		record.Status, record.Address, record.Up, record.Down = f.status, f.address, f.up.n, f.down.n
-		s.wire.Append(record)
+	ctx, cancel := outliving(r.Context())
+	defer cancel()
+	ctx = context.WithValue(ctx, forwardingKey{}, f)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: f.gotConn})
+	// A body that breaks off ends ServeHTTP by a panic (http.ErrAbortHandler):
+	// what left is logged all the same.
+	defer func() {
+		if f.answered {
+			s.tally.reached(c.what)
+		}
+		s.tally.moved(f.up.n.Load(), f.down.n.Load())
+		if !f.refused {
+			record := c.record(r, wire.Allowed)
+			record.Status, record.Address, record.Up, record.Down = f.status, f.address, f.up.n.Load(), f.down.n.Load()
+			s.wire.Append(record)
+		}
+	}()
+	s.forward.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// halfCloseGrace is how long an origin has to answer a client that has ended
+// its own direction.
+const halfCloseGrace = 2 * time.Minute
+
+// outliving returns a context that outlives one which the HTTP server ends as
+// soon as the client has nothing more to send: the client may still read.
+func outliving(client context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(client))
+	stop := context.AfterFunc(client, func() {
+		timer := time.AfterFunc(halfCloseGrace, cancel)
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	})
+	return ctx, func() {
+		stop()
+		cancel()
 	}
 }
 
@@ -84,6 +111,9 @@ type forwarding struct {
 	up, down counter
 }
 
+// gotConn is told of the connection to the origin that is used.
+func (f *forwarding) gotConn(info httptrace.GotConnInfo) { f.address = address(info.Conn) }
+
 type forwardingKey struct{}
 
 type targetKey struct{}
@@ -92,13 +122,13 @@ type targetKey struct{}
 type counter struct {
 	io.ReadCloser
 	gate *gate
-	n    int64
+	n    atomic.Int64
 }
 
 // Read reads and counts.
 func (c *counter) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
-	c.n += int64(n)
+	c.n.Add(int64(n))
 	if !c.gate.wait() {
 		return 0, errStopped
 	}
@@ -111,9 +141,20 @@ var errStopped = errors.New("the wire was stopped")
 type upgraded struct {
 	*counter
 	io.Writer
+	up *counter
 }
 
-func (s *Service) newForward(log_ *slog.Logger) *httputil.ReverseProxy {
+// Write writes and counts.
+func (u upgraded) Write(p []byte) (int, error) {
+	if !u.up.gate.wait() {
+		return 0, errStopped
+	}
+	n, err := u.Writer.Write(p)
+	u.up.n.Add(int64(n))
+	return n, err
+}
+
+func (s *Service) newForward() *httputil.ReverseProxy {
 	transport := &http.Transport{
 		Proxy: nil,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -145,6 +186,16 @@ func (s *Service) newForward(log_ *slog.Logger) *httputil.ReverseProxy {
 			p.Out.URL.Scheme = "http"
 			p.Out.URL.Host = t.String()
 			p.Out.Host = hostHeader(t)
+			// The same map: its values come with the end of the body.
+			p.Out.Trailer = p.In.Trailer
+			// As they were sent: ReverseProxy takes out what it can't parse of
+			// a query, and what says who is asking.
+			p.Out.URL.RawQuery = p.In.URL.RawQuery
+			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+				if values, ok := p.In.Header[name]; ok {
+					p.Out.Header[name] = values
+				}
+			}
 			// What is upgraded is forwarded as it is, so not to another HTTP
 			// (RFC 7540, section 3.2), whose requests nobody would decide.
 			if strings.EqualFold(p.Out.Header.Get("Upgrade"), "h2c") {
@@ -163,7 +214,7 @@ func (s *Service) newForward(log_ *slog.Logger) *httputil.ReverseProxy {
 			f.answered, f.status = true, resp.StatusCode
 			f.down.ReadCloser = resp.Body
 			if writer, ok := resp.Body.(io.Writer); ok {
-				resp.Body = upgraded{&f.down, writer}
+				resp.Body = upgraded{&f.down, writer, &f.up}
 			} else {
 				resp.Body = &f.down
 			}

@@ -25,7 +25,6 @@ func (p *Proxy) serveLocal(local *net.UnixListener) {
 			return
 		}
 		if err := p.serveRelay(conn); err != nil && !errors.Is(err, io.EOF) {
-			p.log.Error("relay", "err", err)
 			p.tellFailed(err)
 		}
 	}
@@ -123,6 +122,3 @@ func (l *handedListener) Accept() (net.Conn, error) {
 		return conn, nil
 	}
 }
-
-// Addr is the address inside the sandbox.
-func (l *handedListener) Addr() net.Addr { return l.TCPListener.Addr() }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -31,28 +32,30 @@ func Main(args []string, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer stop()
-	p := &Proxy{log: log}
-	if err := p.main(ctx, args, stderr); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(stderr, p.fail(err))
-		}
-		return exitRefused
+	p := &Proxy{log: log, servers: make(map[*http.Server]struct{}), told: make(chan channel.FromProxy, maxTold)}
+	err := p.main(ctx, args, stderr)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return 0
 	}
-	return 0
+	fmt.Fprintln(stderr, p.fail(err))
+	return exitRefused
 }
 
 func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error {
 	fs := flag.NewFlagSet("link-sandbox-proxy", flag.ContinueOnError)
-	fs.SetOutput(stderr)
 	var at Places
 	fs.StringVar(&at.Dir, "dir", "", "serve in the socket `FOLDER`, an absolute path of a folder with mode 0700")
 	fs.IntVar(&at.Port, "listen", 0, "serve on `PORT` of this machine's loopback")
 	fs.StringVar(&at.Control, "control", "", "make the control `SOCKET`, an absolute path outside of the socket folder")
-	withRunner := fs.Bool("channel", false, "take rules from, and end with, the runner at descriptor 3")
+	withRunner := fs.Bool(channelFlag, false, "take rules from, and end with, the runner at descriptor 3")
 	var rules bind.Rules
 	rules.AddFlags(fs)
-	if err := fs.Parse(args); err != nil {
+	fs.SetOutput(io.Discard) // an error is said once, by Main
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		usage(fs, stderr)
 		return err
+	} else if err != nil {
+		return fmt.Errorf("%w: see lnk sandbox proxy --help", err)
 	}
 	if fs.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
@@ -66,9 +69,13 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 		if err != nil {
 			return err
 		}
-		return p.Run(ctx, at)
+		done := make(chan struct{})
+		go p.tellRunner(done)
+		err = p.Run(ctx, at)
+		p.tellLast(done)
+		return err
 	}
-	service, err := NewService(rules, "", p.log, func(r channel.Refused) {
+	service, err := NewService(rules, "", func(r channel.Refused) {
 		fmt.Fprintf(stderr, "link-sandbox-proxy: refused %s: %s\n", r.What, r.Why)
 	})
 	if err != nil {
@@ -76,6 +83,21 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	}
 	p.service.Store(service)
 	return p.Run(ctx, at)
+}
+
+// channelFlag is for the runner alone.
+const channelFlag = "channel"
+
+// usage lists the flags that are for people.
+func usage(fs *flag.FlagSet, w io.Writer) {
+	fmt.Fprintln(w, "usage: lnk sandbox proxy (--dir FOLDER | --listen PORT) [flags]")
+	fs.VisitAll(func(f *flag.Flag) {
+		if f.Name == channelFlag {
+			return
+		}
+		kind, text := flag.UnquoteUsage(f)
+		fmt.Fprintf(w, "  --%-28s %s\n", f.Name+" "+kind, text)
+	})
 }
 
 func (at Places) check() error {

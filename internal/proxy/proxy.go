@@ -20,43 +20,73 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/control"
+	"link.internal/lnk/internal/handoff"
+	"link.internal/lnk/internal/reach"
+	"link.internal/lnk/internal/wire"
 )
 
 // Limits on what a client may hold without sending anything.
 const (
 	headerTimeout = 30 * time.Second
 	idleTimeout   = 2 * time.Minute
-	maxHeader     = 64 << 10
+	maxHeader     = 32 << 10
+	// maxWaiting bounds the connections that are no tunnels: each may hold
+	// some 200 KiB while its header is read.
+	maxWaiting = 1024
+	// maxTold bounds what waits for the runner.
+	maxTold = 512
 )
 
-// Proxy serves one sandbox from one socket folder. Until Bind it refuses
-// every call.
+// Proxy serves one sandbox. Without a service it refuses every call.
 type Proxy struct {
 	log     *slog.Logger
 	runner  *channel.Conn // nil without a runner
 	service atomic.Pointer[Service]
 
+	told    chan channel.FromProxy
+	toldMu  sync.Mutex
+	ended   bool // told is closed
+	summary channel.Summary
+	waiting atomic.Int64 // connections that are no tunnels
+
 	mu      sync.Mutex
-	servers []*http.Server
+	servers map[*http.Server]struct{}
 }
 
-// tell sends to the runner, if there is one.
+// tell sends to the runner, if there is one. It never waits for it: what a
+// runner that doesn't read would be told is left out.
 func (p *Proxy) tell(message channel.FromProxy) {
-	if p.runner != nil {
-		p.runner.Send(message)
+	p.toldMu.Lock()
+	defer p.toldMu.Unlock()
+	if p.ended {
+		return
+	}
+	select {
+	case p.told <- message:
+	default:
+	}
+}
+
+// tellRunner sends what is told, until told is closed.
+func (p *Proxy) tellRunner(done chan<- struct{}) {
+	defer close(done)
+	for message := range p.told {
+		if p.runner != nil {
+			p.runner.Send(message)
+		}
 	}
 }
 
 func (p *Proxy) tellFailed(err error) {
-	p.tell(channel.FromProxy{Refused: &channel.Refused{
-		Code: "listener", What: "a listener in the sandbox", Why: err.Error(),
-	}})
+	p.log.Error("a listener in the sandbox", "err", err)
+	p.tell(channel.FromProxy{Failed: "a listener in the sandbox: " + err.Error()})
 }
 
 func (p *Proxy) tellHanded(address string) { p.tell(channel.FromProxy{Handed: address}) }
@@ -80,6 +110,7 @@ func (p *Proxy) serveHTTP(l net.Listener, from string) {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          log.New(io.Discard, "", 0),
+		ConnState:         p.countConn,
 		// OPTIONS * is a request to the proxy itself as any other.
 		DisableGeneralOptionsHandler: true,
 		BaseContext: func(net.Listener) context.Context {
@@ -87,10 +118,51 @@ func (p *Proxy) serveHTTP(l net.Listener, from string) {
 		},
 	}
 	p.mu.Lock()
-	p.servers = append(p.servers, server)
+	p.servers[server] = struct{}{}
 	p.mu.Unlock()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	defer func() {
+		p.mu.Lock()
+		delete(p.servers, server)
+		p.mu.Unlock()
+	}()
+	judged := &firstLineListener{l, func(conn net.Conn, line []byte) bool { return p.judgeFirstLine(conn, from, line) }}
+	if err := server.Serve(judged); !errors.Is(err, http.ErrServerClosed) {
 		p.log.Debug("listener ended", "from", from, "err", err)
+	}
+}
+
+// judgeFirstLine answers a first line that names no target, and reports
+// whether the connection goes on.
+func (p *Proxy) judgeFirstLine(conn net.Conn, from string, line []byte) bool {
+	service := p.service.Load()
+	if service == nil {
+		return true
+	}
+	method, what, err := badTarget(line)
+	if err == nil {
+		return true
+	}
+	if state, _ := service.gate.now(); state != running {
+		return true // said by whoever serves it, if it is served at all
+	}
+	why := refusal{status: http.StatusBadRequest, code: reach.CodeName, why: err.Error()}
+	service.wire.Append(wire.Record{From: from, Method: method, Verdict: wire.Refused, Reason: string(why.code), Status: why.status})
+	service.tally.refused(what, why)
+	service.countRefusal(why)
+	conn.SetWriteDeadline(time.Now().Add(headerTimeout))
+	io.WriteString(conn, refusalText(what, why, http.StatusText(why.status)))
+	return false
+}
+
+// countConn closes a connection that is one too many.
+func (p *Proxy) countConn(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if p.waiting.Add(1) > maxWaiting {
+			conn.Close()
+		}
+	case http.StateHijacked, http.StateClosed:
+		p.waiting.Add(-1)
 	}
 }
 
@@ -104,21 +176,24 @@ type Places struct {
 	Control string
 }
 
-// Run serves until ctx ends or the runner is gone, and ends every connection
-// before it returns.
+// Run serves until ctx ends or the runner is gone, and ends every call before
+// it returns.
 func (p *Proxy) Run(ctx context.Context, at Places) error {
-	var ends []io.Closer // each unlinks its socket
+	var ends []io.Closer // each unlinks its socket; the folder is closed last
 	defer func() {
-		for _, end := range ends {
+		for _, end := range slices.Backward(ends) {
 			end.Close()
 		}
 	}()
 	if at.Dir != "" {
+		if err := handoff.Supported(); err != nil {
+			return err
+		}
 		f, err := openFolder(at.Dir)
 		if err != nil {
 			return err
 		}
-		defer f.Close()
+		ends = append(ends, f)
 		out, local, err := f.listen()
 		if err != nil {
 			return err
@@ -148,17 +223,26 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 	p.tell(channel.FromProxy{Ready: true})
 	<-ctx.Done()
 	p.mu.Lock()
-	for _, server := range p.servers {
+	for server := range p.servers {
 		// Close ends connections that are not hijacked. A handed listener's
 		// close may block for ever, so it isn't waited for.
 		go server.Close()
 	}
 	p.mu.Unlock()
 	if service := p.service.Load(); service != nil {
-		summary := service.Close()
-		p.tell(channel.FromProxy{Summary: &summary})
+		p.summary = service.Close()
 	}
 	return nil
+}
+
+// tellLast sends what is still to be told, and the summary behind it.
+func (p *Proxy) tellLast(done <-chan struct{}) {
+	p.toldMu.Lock()
+	p.ended = true
+	p.toldMu.Unlock()
+	close(p.told)
+	<-done
+	p.runner.Send(channel.FromProxy{Summary: &p.summary})
 }
 
 // serveRunner takes the rules from the runner and returns a context that ends
@@ -171,7 +255,7 @@ func (p *Proxy) serveRunner(ctx context.Context) (context.Context, error) {
 	if first.Serve == nil {
 		return nil, errors.New("the runner's first message isn't serve")
 	}
-	service, err := NewService(first.Serve.Rules, first.Serve.Wire, p.log, func(r channel.Refused) {
+	service, err := NewService(first.Serve.Rules, first.Serve.Wire, func(r channel.Refused) {
 		p.tell(channel.FromProxy{Refused: &r})
 	})
 	if err != nil {

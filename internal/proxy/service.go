@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -43,7 +42,7 @@ type Service struct {
 //
 // defaultWire is where the log goes that nobody asked for, small and gone with
 // the run; empty for none.
-func NewService(rules bind.Rules, defaultWire string, log *slog.Logger, refused func(channel.Refused)) (*Service, error) {
+func NewService(rules bind.Rules, defaultWire string, refused func(channel.Refused)) (*Service, error) {
 	compiled, err := rules.Compile()
 	if err != nil {
 		return nil, err
@@ -69,7 +68,7 @@ func NewService(rules bind.Rules, defaultWire string, log *slog.Logger, refused 
 		}
 	}
 	s.dialer = &egress.Dialer{Rules: compiled, Interfaces: s.interfaces, Upstream: upstream}
-	s.forward = s.newForward(log)
+	s.forward = s.newForward()
 	return s, nil
 }
 
@@ -259,7 +258,7 @@ func refusalOf(err error) refusal {
 	if errors.As(err, &upstream) {
 		return refusal{status: http.StatusBadGateway, code: codeUpstream, why: "the upstream is down or refused it", detail: upstream.Err.Error()}
 	}
-	return refusal{status: http.StatusBadGateway, code: codeUpstream, why: "it didn't answer: " + dialReason(err)}
+	return refusal{status: http.StatusBadGateway, code: codeUpstream, why: "it can't be reached: " + dialReason(err)}
 }
 
 // lookupReason and dialReason keep this machine's own addresses and resolvers

@@ -62,7 +62,10 @@ func hijack(w http.ResponseWriter) (near halfCloser, early []byte, err error) {
 	if n := buffered.Reader.Buffered(); n > 0 {
 		early, _ = buffered.Reader.Peek(n)
 	}
-	// Both kinds of listener accept one of these: *net.TCPConn, *net.UnixConn.
+	// A *net.TCPConn or *net.UnixConn, without what looked at its first line.
+	if wrapped, ok := conn.(*firstLineConn); ok {
+		conn = wrapped.halfCloser
+	}
 	near, ok := conn.(halfCloser)
 	if !ok {
 		conn.Close()

@@ -44,6 +44,15 @@ func (t Target) String() string {
 	return t.Host.String() + ":" + port
 }
 
+// quote shows what was sent on one short line.
+func quote(unsafe string) string {
+	const most = 80
+	if len(unsafe) > most {
+		return strconv.Quote(unsafe[:most]) + "…"
+	}
+	return strconv.Quote(unsafe)
+}
+
 // maxNameLen is the longest name in text form (RFC 1035, section 2.3.4, less
 // the length octet of the root and of the first label).
 const maxNameLen = 253
@@ -67,31 +76,31 @@ func ParseHost(unsafeHost string) (Host, error) {
 	if strings.HasPrefix(text, "[") {
 		inner, ok := strings.CutSuffix(text[1:], "]")
 		if !ok {
-			return Host{}, fmt.Errorf("%q has an unmatched bracket", unsafeHost)
+			return Host{}, fmt.Errorf("%s has an unmatched bracket", quote(unsafeHost))
 		}
 		addr, err := parseIPv6(inner)
 		if err != nil {
-			return Host{}, fmt.Errorf("%q is not an IPv6 address", unsafeHost)
+			return Host{}, fmt.Errorf("%s is not an IPv6 address", quote(unsafeHost))
 		}
 		return Host{Addr: addr}, nil
 	}
 	if strings.Contains(text, ":") {
 		addr, err := parseIPv6(text)
 		if err != nil {
-			return Host{}, fmt.Errorf("%q is not a host name or address", unsafeHost)
+			return Host{}, fmt.Errorf("%s is not a host name or address", quote(unsafeHost))
 		}
 		return Host{Addr: addr}, nil
 	}
 	name, err := canonicalName(text)
 	if err != nil {
-		return Host{}, fmt.Errorf("%q is not a host name or address: %w", unsafeHost, err)
+		return Host{}, fmt.Errorf("%s is not a host name or address: %w", quote(unsafeHost), err)
 	}
 	// A name whose last label is a number is an IPv4 address or nothing: no
 	// such top-level domain can exist, and resolvers differ over what it is.
 	if endsInNumber(name) {
 		addr, err := parseIPv4(name)
 		if err != nil {
-			return Host{}, fmt.Errorf("%q is not an IPv4 address: %w", unsafeHost, err)
+			return Host{}, fmt.Errorf("%s is not an IPv4 address: %w", quote(unsafeHost), err)
 		}
 		return Host{Addr: addr}, nil
 	}
@@ -224,7 +233,7 @@ func parseIPv4(text string) (netip.Addr, error) {
 func ParseTarget(unsafeAuthority string) (Target, error) {
 	i := strings.LastIndexByte(unsafeAuthority, ':')
 	if i < 0 {
-		return Target{}, fmt.Errorf("%q has no port", unsafeAuthority)
+		return Target{}, fmt.Errorf("%s has no port", quote(unsafeAuthority))
 	}
 	return NewTarget(unsafeAuthority[:i], unsafeAuthority[i+1:])
 }
@@ -233,7 +242,7 @@ func ParseTarget(unsafeAuthority string) (Target, error) {
 func NewTarget(unsafeHost, unsafePort string) (Target, error) {
 	// Bare colons in a host before a port would be read two ways.
 	if strings.Contains(unsafeHost, ":") && !strings.HasPrefix(unsafeHost, "[") {
-		return Target{}, fmt.Errorf("%q is not a host name or address: an IPv6 address needs brackets", unsafeHost)
+		return Target{}, fmt.Errorf("%s is not a host name or address: an IPv6 address needs brackets", quote(unsafeHost))
 	}
 	host, err := ParseHost(unsafeHost)
 	if err != nil {
@@ -250,12 +259,12 @@ func NewTarget(unsafeHost, unsafePort string) (Target, error) {
 func ParsePort(unsafePort string) (uint16, error) {
 	for i := range len(unsafePort) {
 		if unsafePort[i] < '0' || unsafePort[i] > '9' {
-			return 0, fmt.Errorf("%q is not a port", unsafePort)
+			return 0, fmt.Errorf("%s is not a port", quote(unsafePort))
 		}
 	}
 	n, err := strconv.ParseUint(unsafePort, 10, 16)
 	if err != nil || n == 0 || unsafePort[0] == '0' {
-		return 0, fmt.Errorf("%q is not a port: it goes from 1 to 65535", unsafePort)
+		return 0, fmt.Errorf("%s is not a port: it goes from 1 to 65535", quote(unsafePort))
 	}
 	return uint16(n), nil
 }

@@ -29,6 +29,9 @@ func ParsePattern(text string) (Pattern, error) {
 		if host.Name == "" {
 			return Pattern{}, fmt.Errorf("%q is a wildcard over an address, which has no names below it", text)
 		}
+		if loopbackName(host.Name) {
+			return Pattern{}, fmt.Errorf("%q is this machine, which no sandbox reaches", text)
+		}
 		return Pattern{suffix: "." + host.Name}, nil
 	}
 	if strings.Contains(text, "*") {
@@ -46,6 +49,9 @@ func ParsePattern(text string) (Pattern, error) {
 	}
 	if metadataName(host.Name) {
 		return Pattern{}, fmt.Errorf("%q is a cloud's metadata service, which no sandbox reaches", text)
+	}
+	if loopbackName(host.Name) {
+		return Pattern{}, fmt.Errorf("%q is this machine, which no sandbox reaches", text)
 	}
 	if host.Addr.IsValid() {
 		switch (Machine{}).Classify(host.Addr) {
@@ -186,6 +192,9 @@ func ParseLAN(text string) (LAN, error) {
 		}
 		if prefix.Bits() == 0 {
 			return LAN{}, fmt.Errorf("%q is every address: list the network's own range, or *", text)
+		}
+		if class := (Machine{}).Classify(prefix.Addr()); class == ThisMachine || class == Metadata || (class == Reserved && prefix.Bits() >= 8) {
+			return LAN{}, fmt.Errorf("%q is a range that no sandbox reaches", text)
 		}
 		return LAN{prefix: prefix}, nil
 	}

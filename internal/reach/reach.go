@@ -117,7 +117,7 @@ func (r *Rules) scope(t Target) scope {
 		for _, l := range r.lan {
 			if l.name == t.Host.Name && l.name != "" {
 				s.lanNamed = true
-			} else if l.name == "" && localName(t.Host.Name) {
+			} else if l.any && localName(t.Host.Name) {
 				s.lan = true
 			}
 		}
@@ -192,9 +192,9 @@ func (r *Rules) DecideAddr(t Target, addr netip.Addr, m Machine) Decision {
 }
 
 // lanAllows reports whether [lan] opens the address: listed by itself or in a
-// range, for a literal address or a name that is no internet's; or behind a
-// name that [lan] lists, where it is an address of a local network. A name of
-// the internet never leads into the network because a range lists it.
+// range, where the address was asked for; a private one, behind a name that
+// is no internet's, by *; or one of a local network, behind a name that [lan]
+// lists. No other name leads into the network, or is looked up for it.
 func (r *Rules) lanAllows(t Target, s scope, addr netip.Addr, class Class) bool {
 	if s.lanNamed && class == Network {
 		return true

@@ -112,8 +112,8 @@ func TestDecide(t *testing.T) {
 		{name: "lan any by a label", lan: list{"*"}, target: "printer:631", addr: "192.168.1.5"},
 		{name: "lan any by a name of the internet", internet: list{"*"}, lan: list{"*"}, target: "evil.test:443", addr: "192.168.1.5", code: CodeNetwork},
 		{name: "lan range by a name of the internet", internet: list{"*"}, lan: list{"192.168.1.0/24"}, target: "evil.test:443", addr: "192.168.1.5", code: CodeNetwork},
-		{name: "lan range by a local name", lan: list{"192.168.1.0/24"}, target: "nas.local:5000", addr: "192.168.1.5"},
-		{name: "lan range holding metadata", lan: list{"169.254.0.0/16"}, target: "169.254.169.254:80", code: CodeMetadata},
+		{name: "lan range by a local name", lan: list{"192.168.1.0/24"}, target: "nas.local:5000", code: CodeHost},
+		{name: "lan range holding metadata", lan: list{"169.0.0.0/8"}, target: "169.254.169.254:80", code: CodeMetadata},
 		{name: "lan name not of the internet list", lan: list{"nas.local"}, target: "other.local:80", code: CodeHost},
 		{name: "lan and tcp", lan: list{"db.lan"}, tcp: list{"db.lan:5432"}, target: "db.lan:5432", addr: "10.0.0.3"},
 	} {

@@ -96,6 +96,9 @@ func (r *relay) run() error {
 	if start == nil || len(start.Args) == 0 {
 		return errors.New("the runner's first message isn't start")
 	}
+	if err := checkMounts(start.Mounts); err != nil {
+		return err
+	}
 	if err := r.prepareNamespaces(); err != nil {
 		return err
 	}
@@ -159,7 +162,11 @@ func (r *relay) serveProxy() error {
 }
 
 func (r *relay) startProgram(start *channel.Start) (int, error) {
-	filter, err := confine.Filter(confine.Rules())
+	rules := confine.Rules()
+	if !start.Foreground {
+		rules = append(rules, confine.NoTerminal())
+	}
+	filter, err := confine.Filter(rules)
 	if err != nil {
 		return 0, err
 	}
@@ -214,6 +221,25 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 		unix.Close(fd)
 	}
 	return pid, err
+}
+
+// checkMounts compares what bwrap mounted with what the runner had opened.
+func checkMounts(mounts []channel.Mount) error {
+	for _, m := range mounts {
+		path := string(m.Path)
+		if m.Hidden {
+			var fs unix.Statfs_t
+			if err := unix.Statfs(path, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
+				return fmt.Errorf("%q was changed while the sandbox was built, and isn't covered: try again", path)
+			}
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil || st.Dev != m.Dev || st.Ino != m.Ino {
+			return fmt.Errorf("%q was changed while the sandbox was built: try again", path)
+		}
+	}
+	return nil
 }
 
 func pointers(texts [][]byte) ([]*byte, error) {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A run's folder is lnk-run-… in XDG_RUNTIME_DIR or /tmp. It is made as
+// A run's folder is lnk-run-… in XDG_RUNTIME_DIR/lnk or /tmp. It is made as
 // lnk-new-…, locked, and renamed, so that a folder of the first name that can
 // be locked is one whose runner is gone. It holds:
 //
@@ -93,15 +93,8 @@ func newFolder(about About) (*folder, error) {
 // openBase opens where run folders are made: a folder in which nobody else
 // can rename or remove what is this user's.
 func openBase() (*os.File, error) {
-	path := os.Getenv("XDG_RUNTIME_DIR")
-	if path != "" && filepath.IsAbs(path) {
-		base, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err == nil && checkBase(base) == nil && unix.Access(path, unix.W_OK) == nil {
-			return base, nil
-		}
-		if err == nil {
-			base.Close()
-		}
+	if base := openRuntimeFolder(); base != nil {
+		return base, nil
 	}
 	base, err := os.OpenFile("/tmp", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -112,6 +105,55 @@ func openBase() (*os.File, error) {
 		return nil, fmt.Errorf("no place for the run's folder: /tmp: %w", err)
 	}
 	return base, nil
+}
+
+// runtimeFolder is where runs are in the user's runtime directory, which
+// nobody else can make first; empty without one. It has a folder of its own
+// there so that the wall can keep it out of grants.
+func runtimeFolder() string {
+	path := os.Getenv("XDG_RUNTIME_DIR")
+	if !filepath.IsAbs(path) {
+		return ""
+	}
+	return filepath.Join(filepath.Clean(path), "lnk")
+}
+
+// Folders are those that hold runs' sockets, which no grant may show.
+func Folders() []string {
+	if path := runtimeFolder(); path != "" {
+		if info, err := os.Stat(filepath.Dir(path)); err == nil && info.IsDir() {
+			return []string{path}
+		}
+	}
+	return nil
+}
+
+func openRuntimeFolder() *os.File {
+	path := runtimeFolder()
+	if path == "" {
+		return nil
+	}
+	parent, err := os.OpenFile(filepath.Dir(path), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer parent.Close()
+	if checkBase(parent) != nil {
+		return nil
+	}
+	if err := unix.Mkdirat(int(parent.Fd()), "lnk", 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	fd, err := unix.Openat(int(parent.Fd()), "lnk", unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	base := os.NewFile(uintptr(fd), path)
+	if checkBase(base) != nil || unix.Access(path, unix.W_OK) != nil {
+		base.Close()
+		return nil
+	}
+	return base
 }
 
 func checkBase(base *os.File) error {

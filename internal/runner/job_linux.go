@@ -20,7 +20,7 @@ type job struct {
 	group   int      // lnk's own process group
 	lent    bool     // the program's group had the terminal last
 	signals chan os.Signal
-	ignored []int // by the caller, as nohup does
+	ignored []int // by the caller, as nohup does; Go tells of SIGHUP and SIGINT
 }
 
 // forwarded are the signals that reach the program through its relay.
@@ -31,11 +31,14 @@ var forwarded = []os.Signal{
 
 func newJob() *job {
 	j := &job{group: unix.Getpgrp(), signals: make(chan os.Signal, 32)}
-	for n := 1; n <= 64; n++ {
-		if signal.Ignored(unix.Signal(n)) {
-			j.ignored = append(j.ignored, n)
+	for _, s := range []unix.Signal{unix.SIGHUP, unix.SIGINT} {
+		if signal.Ignored(s) {
+			j.ignored = append(j.ignored, int(s))
 		}
 	}
+	// A reader of standard error that is gone must not end the run: a write
+	// fails instead. Notified and not ignored, which children would inherit.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	// In the background, lnk writes and gives the terminal back unstopped.
 	signal.Ignore(unix.SIGTTOU)
 	for _, s := range forwarded {
@@ -122,10 +125,7 @@ func (j *job) stopped(n int, relay *channel.Conn) {
 		j.resume(relay)
 		return
 	}
-	if s == unix.SIGTTOU {
-		s = unix.SIGTSTP // lnk ignores the other
-	}
-	j.suspend(s)
+	j.suspend(s == unix.SIGTSTP && j.lent)
 	j.resume(relay)
 }
 
@@ -133,19 +133,26 @@ func (j *job) stopped(n int, relay *channel.Conn) {
 // does for a group that no shell could continue.
 const suspendWait = 200 * time.Millisecond
 
-// suspend stops lnk and its process group, and returns when it is continued.
-func (j *job) suspend(s unix.Signal) {
+// suspend stops lnk, and returns when it is continued. The rest of lnk's
+// process group is stopped with it only where Ctrl-Z would have done that,
+// had the program not had the terminal. It is always SIGTSTP: the kernel
+// leaves that out where no shell could continue the group.
+func (j *job) suspend(group bool) {
 	continued := make(chan os.Signal, 1)
 	signal.Notify(continued, unix.SIGCONT)
 	defer signal.Stop(continued)
+	whom := os.Getpid()
+	if group {
+		whom = 0
+	}
 	stop := func() {
-		unix.Kill(0, s)
+		unix.Kill(whom, unix.SIGTSTP)
 		select {
 		case <-continued:
 		case <-time.After(suspendWait):
 		}
 	}
-	if s == unix.SIGSTOP || withDefault(s, stop) != nil {
+	if err := withDefault(unix.SIGTSTP, stop); err != nil {
 		stop()
 	}
 }

@@ -117,15 +117,19 @@ func start(name string, cmd *exec.Cmd, more []*os.File) (*process, error) {
 		logRead.Close()
 		return nil, err
 	}
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		io.Copy(&p.log, logRead)
+		logRead.Close()
+	}()
 	go func() {
 		defer close(p.done)
 		// Not yet reaped, its process group can't be another's: what is left of
 		// it, a relay that was being started, goes with it.
 		waitExited(cmd.Process.Pid)
 		p.kill()
-		// To the end of file: every process that could write has ended.
-		io.Copy(&p.log, logRead)
-		logRead.Close()
+		<-logged // to the end of file: every process that could write has ended
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		cmd.Wait()

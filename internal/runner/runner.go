@@ -51,7 +51,7 @@ type Reporter interface {
 	Refused(channel.Refused)
 	// Step is called when a part of the start is done.
 	Step(name string)
-	// Done is called last, with what the proxy saw; nil without a proxy.
+	// Done is called last, with what the proxy saw; nil where it can't be told.
 	Done(summary *channel.Summary)
 }
 
@@ -78,6 +78,12 @@ func (r *Run) Run() (code int, err error) {
 	job := newJob()
 	defer job.close()
 
+	for n, stream := range []*os.File{r.Stdin, r.Stdout, r.Stderr} {
+		if info, err := stream.Stat(); err == nil && info.IsDir() {
+			// From a folder's descriptor, .. leads out of every sandbox.
+			return 0, refused("descriptor %d is a folder, from which all of the machine's files could be reached: redirect it elsewhere", n)
+		}
+	}
 	network := r.Rules.Network()
 	dir, err := newFolder(About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: network, Wire: r.Rules.Wire})
 	if err != nil {
@@ -136,6 +142,9 @@ func (r *Run) startMessage(job *job) *channel.Start {
 	start := &channel.Start{
 		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: r.Rules.Network(),
 		Terminal: job.tty != nil, Foreground: job.takesTerminal(r.Stdin, r.Stdout), Ignored: job.ignored,
+	}
+	for _, m := range r.Wall.Pinned() {
+		start.Mounts = append(start.Mounts, channel.Mount{Path: []byte(m.Path), Dev: m.Dev, Ino: m.Ino, Hidden: m.Hidden})
 	}
 	for _, arg := range r.Args {
 		start.Args = append(start.Args, []byte(arg))
@@ -219,7 +228,10 @@ func (r *Run) wait(job *job, sandbox *process, events chan any) (int, error) {
 		case event := <-events:
 			switch e := event.(type) {
 			case channel.FromProxy:
-				r.fromProxy(e)
+				if err := r.fromProxy(e); err != nil {
+					sandbox.kill()
+					return 0, err
+				}
 			case proxyGone:
 				r.Report.Refused(channel.Refused{Code: "proxy", What: "everything from now on", Why: "its proxy has ended, so nothing is reached any more"})
 				r.proxyEnded = true
@@ -228,7 +240,11 @@ func (r *Run) wait(job *job, sandbox *process, events chan any) (int, error) {
 				case e.Started:
 					r.Report.Step("program started")
 				case e.Failed != nil:
-					return 0, &Error{e.Failed.Code, errors.New(e.Failed.Why)}
+					code := ExitRefused
+					if e.Failed.Code == 126 || e.Failed.Code == 127 {
+						code = e.Failed.Code
+					}
+					return 0, &Error{code, errors.New(e.Failed.Why)}
 				case e.Stopped != 0:
 					job.stopped(e.Stopped, sandbox.conn)
 				case e.Exited != nil:
@@ -244,13 +260,16 @@ func (r *Run) wait(job *job, sandbox *process, events chan any) (int, error) {
 	}
 }
 
-func (r *Run) fromProxy(m channel.FromProxy) {
+func (r *Run) fromProxy(m channel.FromProxy) error {
 	switch {
 	case m.Refused != nil:
 		r.Report.Refused(*m.Refused)
+	case m.Failed != "":
+		return refused("the proxy: %s", m.Failed)
 	case m.Handed != "":
 		r.Report.Step("listening on " + m.Handed)
 	}
+	return nil
 }
 
 // drain reads what the proxy still says, to its end.

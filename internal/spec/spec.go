@@ -41,6 +41,9 @@ func (s *Spec) Check() error {
 	if _, err := bind.ParseUpstream(s.Rules.Upstream); err != nil {
 		return err
 	}
+	if s.Rules.Agent != "" && !s.Rules.Network() {
+		return fmt.Errorf("--agent is for the log of the proxy, and nothing here needs a proxy: add --internet-host, or leave it out")
+	}
 	if s.Rules.Wire != "" {
 		path, err := filepath.Abs(s.Rules.Wire)
 		if err != nil {
@@ -98,7 +101,7 @@ func ThisCaller() (Caller, error) {
 }
 
 func (c *Caller) addHome(home string) {
-	if filepath.IsAbs(home) && filepath.Clean(home) != "/" {
+	if filepath.IsAbs(home) {
 		c.Homes = append([]string{filepath.Clean(home)}, c.Homes...)
 	}
 }
@@ -110,7 +113,10 @@ func usableHome(home string) bool {
 		return false
 	}
 	home = filepath.Clean(home)
-	for _, system := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/run", "/sys", "/opt", "/nix"} {
+	if strings.ContainsFunc(home, func(r rune) bool { return r < ' ' || r == ':' || r == 0x7f }) {
+		return false // it could not stand in a passwd
+	}
+	for _, system := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/run", "/sys", "/opt", "/nix", "/var/run", "/var/tmp"} {
 		if home == system || strings.HasPrefix(home, system+"/") {
 			return false
 		}
@@ -132,11 +138,11 @@ func plainName(name string) bool {
 }
 
 // Grants are what the wall is built from.
-func (s *Spec) Grants(c Caller, programs []string, relay string) wall.Grants {
+func (s *Spec) Grants(c Caller, programs, hidden []string, relay string) wall.Grants {
 	return wall.Grants{
 		Read: s.Read, Write: s.Write,
 		Dir: c.Dir, Home: c.Home, Homes: c.Homes,
-		Programs: programs, Relay: relay,
+		Programs: programs, Hidden: hidden, Relay: relay,
 		User:  wall.Identity{ID: c.UID, Name: c.User},
 		Group: wall.Identity{ID: c.GID, Name: c.Group},
 	}

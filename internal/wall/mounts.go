@@ -30,6 +30,9 @@ type mount struct {
 	// granted says that a person named it: it replaces what the sandbox
 	// would have there by itself.
 	granted bool
+	// system says that the folder is the machine's own, where nobody but root
+	// makes anything.
+	system bool
 }
 
 // mounts are the entries by path.

@@ -7,13 +7,16 @@ import (
 	"path/filepath"
 )
 
-// protectedInHome are the folders of a home that hold keys and other agents'
-// files. No sandbox sees one, unless a grant names it or a folder in it.
-var protectedInHome = []struct {
+// protectedPath is a folder that no sandbox sees, unless a grant names it or a
+// folder in it.
+type protectedPath struct {
 	path string
 	// never: not even a grant that names it opens it.
 	never bool
-}{
+}
+
+// protectedInHome are those below each home, for keys and other agents' files.
+var protectedInHome = []protectedPath{
 	{".lnk", true},
 	{"Link/Agents", false},
 	{"Link/History", false},
@@ -23,17 +26,14 @@ var protectedInHome = []struct {
 // own programs read only in writable grants, and pins what lies between, so
 // that a protected path can't be got rid of by renaming a folder above it.
 func (w *Wall) protect() error {
-	for _, home := range w.homes() {
-		for _, p := range protectedInHome {
-			path := filepath.Join(home, p.path)
-			if p.never {
-				if err := w.refuseGrantsIn(path); err != nil {
-					return err
-				}
-			}
-			if err := w.hide(path); err != nil {
+	for _, p := range w.protected() {
+		if p.never {
+			if err := w.refuseGrantsIn(p.path); err != nil {
 				return err
 			}
+		}
+		if err := w.hide(p.path); err != nil {
+			return err
 		}
 	}
 	for _, program := range w.grants.Programs {
@@ -45,13 +45,43 @@ func (w *Wall) protect() error {
 	return nil
 }
 
-// protectedAbove returns the protected folder that path lies in, or "".
-func (w *Wall) protectedAbove(path string) string {
+// protected returns every protected path: by each of the home's names, and
+// what that leads to where a link is on the way.
+func (w *Wall) protected() []protectedPath {
+	var all []protectedPath
 	for _, home := range w.homes() {
 		for _, p := range protectedInHome {
-			if folder := filepath.Join(home, p.path); within(path, folder) {
-				return folder
-			}
+			all = append(all, protectedPath{filepath.Join(home, p.path), p.never})
+		}
+	}
+	for _, path := range w.grants.Hidden {
+		all = append(all, protectedPath{path, true})
+	}
+	for _, p := range all {
+		if real := resolveExisting(p.path); real != p.path {
+			all = append(all, protectedPath{real, p.never})
+		}
+	}
+	return all
+}
+
+// resolveExisting follows the links of a path as far as it exists.
+func resolveExisting(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	dir := filepath.Dir(path)
+	if dir == path {
+		return path
+	}
+	return filepath.Join(resolveExisting(dir), filepath.Base(path))
+}
+
+// protectedAbove returns the protected folder that path lies in, or "".
+func (w *Wall) protectedAbove(path string) string {
+	for _, p := range w.protected() {
+		if within(path, p.path) {
+			return p.path
 		}
 	}
 	return ""
@@ -77,8 +107,14 @@ func (w *Wall) hide(path string) error {
 	if !ok || above.kind != readOnly && above.kind != readWrite {
 		return nil
 	}
+	if above.kind == readOnly && resolveExisting(path) != path {
+		return nil // a link that the sandbox can't change; what it leads to is hidden by itself
+	}
+	if _, err := os.Lstat(path); err != nil && above.system {
+		return nil
+	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("%s must be covered inside %s, which was granted, and can't be made: %w", path, above.dest, err)
+		return fmt.Errorf("%s must be covered inside %s, which the sandbox sees, and can't be made: %w", path, above.dest, err)
 	}
 	if err := plainFolders(above.dest, path); err != nil {
 		return err
@@ -96,7 +132,7 @@ func plainFolders(from, path string) error {
 			return fmt.Errorf("%s must be covered: %w", path, err)
 		}
 		if !info.IsDir() {
-			return fmt.Errorf("%s must be covered inside %s, which was granted, and %s is no folder: grant something narrower", path, from, at)
+			return fmt.Errorf("%s must be covered inside %s, which the sandbox sees, and %s is no folder: grant something narrower", path, from, at)
 		}
 	}
 	return nil

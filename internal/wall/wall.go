@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Grants are what a person gave.
@@ -32,6 +34,8 @@ type Grants struct {
 	Homes []string
 	// Programs are lnk's own files, which no grant covers or lets be written.
 	Programs []string
+	// Hidden are folders that no grant shows: where runs have their sockets.
+	Hidden []string
 	// Relay is the path of lnk-relay on this machine.
 	Relay string
 	// User and Group are who the program is.
@@ -44,6 +48,10 @@ type Identity struct {
 	Name string
 }
 
+// maxUserNamespaces is a setting of each user namespace, which only its own
+// capabilities can write.
+const maxUserNamespaces = "/proc/sys/user/max_user_namespaces"
+
 // RelayPath is where lnk-relay is inside every sandbox.
 const RelayPath = "/run/lnk/lnk-relay"
 
@@ -53,12 +61,55 @@ type Wall struct {
 	Dir    string
 	mounts mounts
 	grants Grants
+	pins   map[string]Pin
+}
+
+// Pin is a file or folder as it was when the sandbox was planned: bwrap
+// mounts by path, so what it mounted is compared before anything is started.
+type Pin struct {
+	Path     string
+	Dev, Ino uint64
+	// Hidden says that an empty file system covers the path.
+	Hidden bool
+}
+
+// Pinned are those that must be found in the sandbox.
+func (w *Wall) Pinned() []Pin {
+	var pins []Pin
+	for _, m := range w.mounts.sorted() {
+		if m.kind == hidden {
+			pins = append(pins, Pin{Path: m.dest, Hidden: true})
+		} else if pin, ok := w.pins[m.dest]; ok && w.mounts.isBind(m.dest) {
+			pins = append(pins, pin)
+		}
+	}
+	return pins
+}
+
+// pin opens a path that has no links, and refuses one that has come to have
+// some meanwhile.
+func (w *Wall) pin(real string) error {
+	fd, err := unix.Open(real, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return pathError(&os.PathError{Op: "open", Path: real, Err: err})
+	}
+	defer unix.Close(fd)
+	named, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil || named != real {
+		return fmt.Errorf("%s was changed while it was looked at: try again", real)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("%s: %w", real, err)
+	}
+	w.pins[real] = Pin{Path: real, Dev: st.Dev, Ino: st.Ino}
+	return nil
 }
 
 // Plan resolves every grant, once and outside, and lays out the file system.
 // Its errors say which grant, and what to do.
 func Plan(g Grants) (*Wall, error) {
-	w := &Wall{grants: g, mounts: newMounts()}
+	w := &Wall{grants: g, mounts: newMounts(), pins: make(map[string]Pin)}
 	w.system()
 	w.private()
 	for _, path := range g.Read {
@@ -89,7 +140,14 @@ var ownFolders = []string{"/proc", "/dev", filepath.Dir(RelayPath)}
 
 // mixedFolders hold entries of the sandbox's own beside the machine's, so a
 // grant of one is a grant of each entry.
-var mixedFolders = []string{"/etc", "/var", "/run"}
+var mixedFolders = []string{"/etc", "/var"}
+
+// refusedFolders can't be granted as a whole: they hold sockets that are the
+// machine's, or lnk's own.
+var refusedFolders = map[string]string{
+	"/run": "the machine's sockets lie there, and connecting asks for no write permission: name what you need in it",
+	"/tmp": "other programs' sockets lie there, those of lnk's runs among them: name a folder in it",
+}
 
 func (w *Wall) system() {
 	for _, path := range systemFolders {
@@ -104,7 +162,7 @@ func (w *Wall) system() {
 			continue
 		}
 		if info.IsDir() && !emptyFolder(path) {
-			w.mounts.add(mount{kind: readOnly, dest: path, source: path})
+			w.mounts.add(mount{kind: readOnly, dest: path, source: path, system: true})
 		}
 	}
 	w.etc()
@@ -123,6 +181,15 @@ func emptyFolder(path string) bool {
 
 func (w *Wall) private() {
 	w.mounts.add(mount{kind: proc, dest: "/proc"})
+	if w.grants.User.ID == 0 {
+		// The machine's settings ask for its uid 0 and not for a capability,
+		// and root's program has that uid. The relay writes one of them.
+		w.mounts.add(mount{kind: readOnly, dest: "/proc/sys", source: "/proc/sys"})
+		w.mounts.add(mount{kind: readWrite, dest: maxUserNamespaces, source: maxUserNamespaces})
+		if _, err := os.Lstat("/proc/sysrq-trigger"); err == nil {
+			w.mounts.add(mount{kind: readOnly, dest: "/proc/sysrq-trigger", source: "/proc/sysrq-trigger"})
+		}
+	}
 	w.mounts.add(mount{kind: dev, dest: "/dev"})
 	w.mounts.add(mount{kind: tmpfs, dest: "/tmp", perms: "1777"})
 	w.mounts.add(mount{kind: link, dest: "/var/tmp", source: "/tmp"})
@@ -146,14 +213,14 @@ func (w *Wall) grant(flag, unsafePath string, writable bool) error {
 		path = filepath.Join(w.grants.Dir, path)
 	}
 	path = filepath.Clean(path)
-	for _, own := range ownFolders {
-		if within(path, own) {
-			return fmt.Errorf("%s %s: every sandbox has a %s of its own", flag, unsafePath, own)
-		}
-	}
 	real, links, err := resolve(path)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", flag, unsafePath, err)
+	}
+	for _, own := range ownFolders {
+		if within(path, own) || within(real, own) {
+			return fmt.Errorf("%s %s: every sandbox has a %s of its own", flag, unsafePath, own)
+		}
 	}
 	for _, l := range links {
 		w.mounts.add(l)
@@ -165,8 +232,14 @@ func (w *Wall) grant(flag, unsafePath string, writable bool) error {
 	if real == "/" {
 		return w.grantRoot(kind)
 	}
+	if why, bad := refusedFolders[real]; bad {
+		return fmt.Errorf("%s %s: %s", flag, unsafePath, why)
+	}
 	if slices.Contains(mixedFolders, real) {
 		return w.grantEntries(real, kind)
+	}
+	if err := w.pin(real); err != nil {
+		return fmt.Errorf("%s %s: %w", flag, unsafePath, err)
 	}
 	w.mounts.add(mount{kind: kind, dest: real, source: real, granted: true})
 	return nil
@@ -321,6 +394,12 @@ func (w *Wall) workingFolder() error {
 	}
 	for _, l := range links {
 		w.mounts.add(l)
+	}
+	if w.Visible(real) {
+		return nil
+	}
+	if err := w.pin(real); err != nil {
+		return fmt.Errorf("the working folder: %w", err)
 	}
 	w.mounts.add(mount{kind: readOnly, dest: real, source: real})
 	return nil
