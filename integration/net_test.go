@@ -89,7 +89,8 @@ head = data.split(b'\r\n\r\n')[0].decode('latin-1').split('\r\n')
 code = [l.split(': ')[1] for l in head if l.lower().startswith('link-refused:')]
 print(head[0].split(' ')[1] if ' ' in head[0] else 'closed', *(code or ['']))
 P
-}`
+}
+`
 
 // NET3: by address, or to a name that isn't listed, nothing is reached, and
 // it fails at once.

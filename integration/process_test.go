@@ -75,12 +75,24 @@ func (r *running) end() {
 	}
 }
 
+// ended reports whether it has ended.
+func (r *running) ended() bool {
+	select {
+	case err := <-r.done:
+		r.done <- err
+		return true
+	default:
+		return false
+	}
+}
+
 // until waits for text in what it writes.
 func (r *running) until(text string) {
 	r.t.Helper()
 	defer func() {
 		if r.t.Failed() {
-			r.t.Logf("output so far:\n%q", r.out)
+			text := r.out.String()
+			r.t.Logf("output so far:\n%q", text[max(0, len(text)-2000):])
 		}
 	}()
 	eventually(r.t, fmt.Sprintf("%q in the output", text), func() bool {
@@ -88,7 +100,7 @@ func (r *running) until(text string) {
 			select {
 			case err := <-r.done:
 				r.done <- err
-				r.t.Fatalf("it ended (%v) without %q:\n%s\n%s", err, text, r.out, &r.stderr)
+				r.t.Fatalf("it ended (%v) without %q; stderr: %.2000s", err, text, &r.stderr)
 			default:
 			}
 			return false
@@ -118,7 +130,7 @@ func (r *running) wait() result {
 	case err = <-r.done:
 		r.done <- err
 	case <-time.After(limit):
-		r.t.Fatalf("still running:\n%s\n%s", r.out, &r.stderr)
+		r.t.Fatalf("still running:\n%.2000s\n%.2000s", r.out, &r.stderr)
 	}
 	got := result{t: r.t, stdout: r.out.String(), stderr: r.stderr.String(), took: time.Since(r.begun)}
 	var exit *exec.ExitError

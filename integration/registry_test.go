@@ -40,11 +40,11 @@ func npmRegistry(t *testing.T) http.Handler {
 // that nobody holds, and the public name "ok.test".
 var echConfig = func() []byte {
 	key := bytes.Repeat([]byte{9}, 32)
-	contents := append([]byte{7, 0, 0x20, 0, 32}, key...)                // config_id, DHKEM(X25519), public key
-	contents = append(contents, 0, 4, 0, 1, 0, 1)                        // HKDF-SHA256, AES-128-GCM
-	contents = append(contents, 32)                                      // maximum_name_length
+	contents := append([]byte{7, 0, 0x20, 0, 32}, key...)           // config_id, DHKEM(X25519), public key
+	contents = append(contents, 0, 4, 0, 1, 0, 1)                   // HKDF-SHA256, AES-128-GCM
+	contents = append(contents, 32)                                 // maximum_name_length
 	contents = append(contents, append([]byte{7}, "ok.test"...)...) // public_name
-	contents = append(contents, 0, 0)                                    // no extensions
+	contents = append(contents, 0, 0)                               // no extensions
 	config := append([]byte{0xfe, 0x0d, byte(len(contents) >> 8), byte(len(contents))}, contents...)
 	return append([]byte{byte(len(config) >> 8), byte(len(config))}, config...)
 }()

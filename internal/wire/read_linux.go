@@ -15,14 +15,14 @@ import (
 )
 
 // Read gives each record of a log to f, the rotated file's first. With
-// follow it then waits for more, across rotations, until ctx ends or the
-// folder that the log is in is gone. A line that is no record is passed over.
+// follow it then waits for more, across rotations, until ctx ends or the log
+// is removed, as a run's is at its end. A line that is no record is passed over.
 func Read(ctx context.Context, path string, follow bool, f func(Record) error) error {
 	var changes *watcher
 	if follow {
 		// Older than the reading, so that nothing falls between.
 		var err error
-		if changes, err = watch(filepath.Dir(path)); err != nil {
+		if changes, err = watch(path); err != nil {
 			return fmt.Errorf("following %s: %w", path, err)
 		}
 		defer changes.close()
@@ -42,8 +42,12 @@ func Read(ctx context.Context, path string, follow bool, f func(Record) error) e
 			}
 			return nil
 		}
-		if more, err := changes.wait(ctx); err != nil || !more {
+		more, err := changes.wait(ctx)
+		if err != nil {
 			return err
+		}
+		if !more {
+			return current.read(f)
 		}
 	}
 }
@@ -134,24 +138,28 @@ func (t *tail) rotated() bool {
 	return err == nil && !os.SameFile(open, named)
 }
 
-// watcher hears of changes in a folder (inotify(7)).
-type watcher struct{ file *os.File }
+// watcher hears of changes in a log's folder (inotify(7)). That the folder
+// itself is gone is not heard while a file of it is open.
+type watcher struct {
+	file *os.File
+	name string
+}
 
-func watch(folder string) (*watcher, error) {
+func watch(path string) (*watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := unix.InotifyAddWatch(fd, folder, unix.IN_MODIFY|unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_ONLYDIR); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, filepath.Dir(path), unix.IN_MODIFY|unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVED_TO|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_ONLYDIR); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
-	return &watcher{os.NewFile(uintptr(fd), "inotify")}, nil
+	return &watcher{os.NewFile(uintptr(fd), "inotify"), filepath.Base(path)}, nil
 }
 
 func (w *watcher) close() { w.file.Close() }
 
-// wait waits for a change. more is false when the folder is gone or ctx ended.
+// wait waits for a change. more is false when the log was removed or ctx ended.
 func (w *watcher) wait(ctx context.Context) (more bool, err error) {
 	stop := context.AfterFunc(ctx, func() { w.file.Close() })
 	defer stop()
@@ -167,10 +175,12 @@ func (w *watcher) wait(ctx context.Context) (more bool, err error) {
 	for at := 0; at+unix.SizeofInotifyEvent <= n; {
 		mask := uint32(buf[at+4]) | uint32(buf[at+5])<<8 | uint32(buf[at+6])<<16 | uint32(buf[at+7])<<24
 		length := int(uint32(buf[at+12]) | uint32(buf[at+13])<<8 | uint32(buf[at+14])<<16 | uint32(buf[at+15])<<24)
-		if mask&(unix.IN_IGNORED|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0 {
+		at += unix.SizeofInotifyEvent
+		name := string(bytes.TrimRight(buf[at:min(at+length, n)], "\x00"))
+		at += length
+		if mask&(unix.IN_IGNORED|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0 || mask&unix.IN_DELETE != 0 && name == w.name {
 			return false, nil
 		}
-		at += unix.SizeofInotifyEvent + length
 	}
 	return true, nil
 }
