@@ -3,6 +3,7 @@ package integration
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -286,16 +287,16 @@ func TestHandoff_WrongDescriptors(t *testing.T) {
 			outer := current
 			current = t
 			defer func() { current = outer }()
-			before := countFDs()
 			r := newRelay(t, dir)
 			id, address := r.asked()
 			if address != "127.0.0.1:40781" {
 				t.Fatalf("asked for %s", address)
 			}
-			fd := test.fd()
-			r.send(fmt.Sprintf(`{"listening":%d}`, id), fd)
-			// It is still the same connection, and nothing is kept of it.
-			r.conn.Close()
+			before, said := countFDs(), strings.Count(run.stderr.String(), "handed a descriptor that isn't")
+			r.send(fmt.Sprintf(`{"listening":%d}`, id), test.fd())
+			eventually(t, "it is refused", func() bool {
+				return strings.Count(run.stderr.String(), "handed a descriptor that isn't") == said+1
+			})
 			eventually(t, "the descriptor is closed", func() bool { return countFDs() <= before })
 		})
 	}
@@ -303,21 +304,26 @@ func TestHandoff_WrongDescriptors(t *testing.T) {
 		name    string
 		message string
 		fds     []int
+		ends    bool // the connection, which broke the protocol
 	}{
-		{"no descriptor", `{"listening":%d}`, nil},
-		{"two descriptors", `{"listening":%d}`, []int{int(null.Fd()), pipe[0]}},
-		{"many descriptors", `{"listening":%d}`, []int{int(null.Fd()), pipe[0], pipe[1], int(null.Fd()), pipe[0]}},
-		{"a descriptor with a failure", `{"failed":%d,"error":"x"}`, []int{pipe[0]}},
-		{"another id", `{"listening":99,"x":%d}`, []int{pipe[0]}},
-		{"no JSON", `%d{{{`, []int{pipe[0]}},
-		{"a message too long", `{"listening":%d,"error":"` + strings.Repeat("x", 20000) + `"}`, []int{pipe[0]}},
+		{"no descriptor", `{"listening":%d}`, nil, false},
+		{"two descriptors", `{"listening":%d}`, []int{int(null.Fd()), pipe[0]}, true},
+		{"many descriptors", `{"listening":%d}`, []int{int(null.Fd()), pipe[0], pipe[1], int(null.Fd()), pipe[0]}, true},
+		{"a descriptor with a failure", `{"failed":%d,"error":"x"}`, []int{pipe[0]}, false},
+		{"another id", `{"listening":99,"x":%d}`, []int{pipe[0]}, true},
+		{"no JSON", `%d{{{`, []int{pipe[0]}, true},
+		{"a message too long", `{"listening":%d,"error":"` + strings.Repeat("x", 20000) + `"}`, []int{pipe[0]}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			before := countFDs()
 			r := newRelay(t, dir)
 			id, _ := r.asked()
+			before := countFDs()
 			r.send(fmt.Sprintf(test.message, id), test.fds...)
-			r.conn.Close()
+			if test.ends {
+				if n, err := r.conn.Read(make([]byte, 100)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("the connection goes on: %v", err)
+				}
+			}
 			eventually(t, "the descriptors are closed", func() bool { return countFDs() <= before })
 		})
 	}
@@ -325,7 +331,13 @@ func TestHandoff_WrongDescriptors(t *testing.T) {
 	site(t, "ok.test")
 	r := newRelay(t, dir)
 	id, _ := r.asked()
-	r.send(fmt.Sprintf(`{"listening":%d}`, id), inNS(func() int { return socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP, true, true) }))
+	// Its options are as bad as can be: a lingering close, a high low-water mark, a filter that lets nothing through.
+	r.send(fmt.Sprintf(`{"listening":%d}`, id), inNS(func() int {
+		fd := socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP, true, true)
+		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 30})
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1<<20)
+		return fd
+	}))
 	var conn net.Conn
 	internet.In(func() { conn, err = net.Dial("tcp4", "127.0.0.1:40781") })
 	if err != nil {
@@ -336,5 +348,53 @@ func TestHandoff_WrongDescriptors(t *testing.T) {
 	fmt.Fprintf(conn, "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\n\r\n")
 	if answer, _ := bufio.NewReader(conn).ReadString('\n'); !strings.Contains(answer, " 200 ") {
 		t.Errorf("got %q", answer)
+	}
+	// A listener that is broken from inside is dropped, and doesn't spin.
+	r.conn.Close()
+	run.signal(unix.SIGTERM)
+	if result := run.wait().exits(0); result.took > 30*time.Second {
+		t.Errorf("it took %v", result.took)
+	}
+}
+
+// A listener with a filter that can't be taken off serves nobody.
+func TestHandoff_LockedFilter(t *testing.T) {
+	dir, _ := aProxy(t, "--internet-host", "ok.test")
+	site(t, "ok.test")
+	r := newRelay(t, dir)
+	id, _ := r.asked()
+	var fd int
+	internet.In(func() {
+		var err error
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP); err != nil {
+			t.Error(err)
+			return
+		}
+		all := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff}}
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &all[0]}); err != nil {
+			t.Error(err)
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1); err != nil {
+			t.Error(err)
+		}
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: 40781, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+			t.Error(err)
+		}
+		unix.Listen(fd, 5)
+	})
+	r.send(fmt.Sprintf(`{"listening":%d}`, id), fd)
+	unix.Close(fd)
+	var conn net.Conn
+	var err error
+	internet.In(func() { conn, err = net.Dial("tcp4", "127.0.0.1:40781") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	fmt.Fprintf(conn, "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\n\r\n")
+	if n, err := conn.Read(make([]byte, 100)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("it is served: %d bytes, %v", n, err)
 	}
 }

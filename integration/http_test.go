@@ -538,3 +538,27 @@ func (g *gitServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	io.Copy(w, response.Body)
 }
+
+// upgradeOrStream streams without end, or echoes after an upgrade.
+func upgradeOrStream() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			io.Copy(io.Discard, r.Body)
+			for range 200 {
+				if _, err := w.Write(make([]byte, 10000)); err != nil {
+					return
+				}
+				w.(http.Flusher).Flush()
+				time.Sleep(5 * time.Millisecond)
+			}
+			return
+		}
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		io.Copy(conn, buffered)
+	})
+}

@@ -23,7 +23,7 @@ type running struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	out    *transcript
-	stderr bytes.Buffer
+	stderr *transcript
 	begun  time.Time
 	done   chan error
 }
@@ -50,13 +50,13 @@ func (s *transcript) String() string {
 // start starts a command with pipes.
 func start(t *testing.T, cmd *exec.Cmd) *running {
 	t.Helper()
-	r := &running{t: t, cmd: cmd, out: &transcript{}, begun: time.Now(), done: make(chan error, 1)}
+	r := &running{t: t, cmd: cmd, out: &transcript{}, stderr: &transcript{}, begun: time.Now(), done: make(chan error, 1)}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.in = in
-	cmd.Stdout, cmd.Stderr = r.out, &r.stderr
+	cmd.Stdout, cmd.Stderr = r.out, r.stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func (r *running) until(text string) {
 			select {
 			case err := <-r.done:
 				r.done <- err
-				r.t.Fatalf("it ended (%v) without %q; stderr: %.2000s", err, text, &r.stderr)
+				r.t.Fatalf("it ended (%v) without %q; stderr: %.2000s", err, text, r.stderr)
 			default:
 			}
 			return false
@@ -130,7 +130,7 @@ func (r *running) wait() result {
 	case err = <-r.done:
 		r.done <- err
 	case <-time.After(limit):
-		r.t.Fatalf("still running:\n%.2000s\n%.2000s", r.out, &r.stderr)
+		r.t.Fatalf("still running:\n%.2000s\n%.2000s", r.out, r.stderr)
 	}
 	got := result{t: r.t, stdout: r.out.String(), stderr: r.stderr.String(), took: time.Since(r.begun)}
 	var exit *exec.ExitError
@@ -169,7 +169,7 @@ func terminal(t *testing.T, cmd *exec.Cmd) *running {
 	}
 	defer slave.Close()
 	resize(t, master, 24, 80)
-	r := &running{t: t, cmd: cmd, in: master, out: &transcript{}, begun: time.Now(), done: make(chan error, 1)}
+	r := &running{t: t, cmd: cmd, in: master, out: &transcript{}, stderr: &transcript{}, begun: time.Now(), done: make(chan error, 1)}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = true, true
 	if err := cmd.Start(); err != nil {

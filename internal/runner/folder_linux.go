@@ -47,6 +47,9 @@ func newFolder(about About) (*folder, error) {
 		return nil, err
 	}
 	sweep(base)
+	// While one is being made, nobody takes it for a stale one.
+	making(base, unix.LOCK_SH)
+	defer making(base, unix.LOCK_UN)
 	f := &folder{base: base}
 	name := rand.Text()
 	fail := func(err error) (*folder, error) {
@@ -173,6 +176,8 @@ func checkBase(base *os.File) error {
 // sweep removes the folders of this user's runs whose runner is gone. What it
 // can't lock is in use; what isn't a folder of this user's is left alone.
 func sweep(base *os.File) {
+	none := making(base, unix.LOCK_EX|unix.LOCK_NB)
+	defer making(base, unix.LOCK_UN)
 	names, err := base.Readdirnames(-1)
 	if err != nil {
 		return
@@ -187,11 +192,17 @@ func sweep(base *os.File) {
 			continue
 		}
 		var st unix.Stat_t
-		if unix.Fstat(fd, &st) == nil && int(st.Uid) == os.Geteuid() && (made || old(st)) && unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+		if unix.Fstat(fd, &st) == nil && int(st.Uid) == os.Geteuid() && (made || none || old(st)) && unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
 			removeFolder(base, fd, name)
 		}
 		unix.Close(fd)
 	}
+}
+
+// making locks the folder that runs are made in, if it is the user's own: in
+// /tmp, anybody could hold the lock. It reports whether it did.
+func making(base *os.File, how int) bool {
+	return base.Name() != "/tmp" && unix.Flock(int(base.Fd()), how) == nil
 }
 
 // old reports whether a folder that has no lock yet has had the time to get one.
