@@ -49,7 +49,7 @@ func run() error {
 		return err
 	}
 	b := &bench{internet: internet}
-	for _, measure := range []func() error{b.start, b.memory, b.download, b.connections} {
+	for _, measure := range []func() error{b.start, b.memory, b.download, b.connections, b.gets, b.tunnels} {
 		if err := measure(); err != nil {
 			return err
 		}
