@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,10 +15,12 @@ import (
 	"link.internal/lnk/internal/channel"
 )
 
-// process is one that the runner started, and the channel to it.
+// process is one that the runner started, and the channel to it. It is
+// started by package syscall: os/exec first clones a process of its own, to
+// see whether pidfds work, which would be a thirtieth of a run's whole start.
 type process struct {
 	name string
-	cmd  *exec.Cmd
+	pid  int
 	conn *channel.Conn
 	log  logBuffer
 
@@ -27,6 +29,7 @@ type process struct {
 
 	mu     sync.Mutex
 	reaped bool
+	status syscall.WaitStatus
 }
 
 // logBuffer keeps the start of what a process writes to its standard error.
@@ -54,11 +57,8 @@ func (l *logBuffer) String() string {
 // startProxy starts link-sandbox-proxy on a socket folder. It has a session
 // of its own: no signal of the terminal is for it, and it outlives a stop.
 func (r *Run) startProxy(dir *folder) (*process, error) {
-	cmd := exec.Command(r.Proxy, "--channel", "--dir", dir.net(), "--control", dir.control())
-	cmd.Env = []string{}
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	return start("the proxy", cmd, nil)
+	args := []string{r.Proxy, "--channel", "--dir", dir.net(), "--control", dir.control()}
+	return start("the proxy", args, &syscall.SysProcAttr{Setsid: true}, nil)
 }
 
 // startSandbox starts bwrap, and in it the relay, which then waits for its
@@ -83,39 +83,46 @@ func (r *Run) startSandbox(dir *folder) (*process, error) {
 			f.Close()
 		}
 	}()
-	cmd := exec.Command(r.Bwrap, args...)
-	// bwrap is dynamically linked and runs outside the sandbox: nothing of
-	// the program's environment is for it.
-	cmd.Env = []string{}
-	cmd.Dir = "/"
 	// Out of reach of the terminal's signals, in the same session; and bwrap
 	// and the relay can be killed together. No parent-death signal: see
 	// wall.Args.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return start("the sandbox", cmd, append(inherited, files...))
+	return start("the sandbox", append([]string{r.Bwrap}, args...), &syscall.SysProcAttr{Setpgid: true}, append(inherited, files...))
 }
 
-// start starts cmd with a channel as descriptor 3 and more after it.
-func start(name string, cmd *exec.Cmd, more []*os.File) (*process, error) {
+// start starts a program in /, with an empty environment, a channel as
+// descriptor 3 and more after it. bwrap is dynamically linked and runs outside
+// the sandbox: nothing of the program's environment is for it.
+func start(name string, args []string, sys *syscall.SysProcAttr, more []*os.File) (*process, error) {
 	conn, child, err := channel.Pair()
 	if err != nil {
 		return nil, err
 	}
 	defer child.Close()
-	p := &process{name: name, cmd: cmd, conn: conn, done: make(chan struct{})}
-	cmd.ExtraFiles = append([]*os.File{child}, more...)
-	logRead, logWrite, err := os.Pipe()
-	if err != nil {
+	p := &process{name: name, conn: conn, done: make(chan struct{})}
+	fail := func(err error) (*process, error) {
 		conn.Close()
 		return nil, err
 	}
-	cmd.Stdout, cmd.Stderr = logWrite, logWrite
-	err = cmd.Start()
-	logWrite.Close()
+	null, err := os.Open(os.DevNull)
 	if err != nil {
-		conn.Close()
+		return fail(err)
+	}
+	defer null.Close()
+	logRead, logWrite, err := os.Pipe()
+	if err != nil {
+		return fail(err)
+	}
+	defer logWrite.Close()
+	files := append([]*os.File{null, logWrite, logWrite, child}, more...)
+	fds := make([]uintptr, len(files))
+	for i, f := range files {
+		fds[i] = f.Fd()
+	}
+	p.pid, _, err = syscall.StartProcess(args[0], args, &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: fds, Sys: sys})
+	runtime.KeepAlive(files)
+	if err != nil {
 		logRead.Close()
-		return nil, err
+		return fail(fmt.Errorf("%s: %w", args[0], err))
 	}
 	logged := make(chan struct{})
 	go func() {
@@ -127,12 +134,16 @@ func start(name string, cmd *exec.Cmd, more []*os.File) (*process, error) {
 		defer close(p.done)
 		// Not yet reaped, its process group can't be another's: what is left of
 		// it, a relay that was being started, goes with it.
-		waitExited(cmd.Process.Pid)
+		waitExited(p.pid)
 		p.kill()
 		<-logged // to the end of file: every process that could write has ended
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		cmd.Wait()
+		for {
+			if _, err := syscall.Wait4(p.pid, &p.status, 0, nil); err != syscall.EINTR {
+				break
+			}
+		}
 		p.reaped = true
 	}()
 	return p, nil
@@ -168,7 +179,7 @@ func (p *process) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reaped {
-		unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
+		unix.Kill(-p.pid, unix.SIGKILL)
 	}
 }
 
@@ -180,7 +191,10 @@ func (p *process) broken(err error) *Error {
 		return refused("%s", remedy)
 	}
 	if said == "" {
-		said = fmt.Sprintf("%v (%v)", err, p.cmd.ProcessState)
+		said = err.Error()
+		if p.status.Signaled() {
+			said += " (" + p.status.Signal().String() + ")"
+		}
 	}
 	return refused("%s ended unexpectedly: %s", p.name, said)
 }

@@ -84,29 +84,36 @@ func (r *Run) Run() (code int, err error) {
 			return 0, refused("descriptor %d is a folder, from which all of the machine's files could be reached: redirect it elsewhere", n)
 		}
 	}
-	network := r.Rules.Network()
-	dir, err := newFolder(About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: network, Wire: r.Rules.Wire})
-	if err != nil {
-		return 0, refused("%w", err)
-	}
-	defer dir.Close()
+	about := About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: r.Rules.Network(), Wire: r.Rules.Wire}
+	var dir *folder
 	var proxy *process
-	if network {
+	if about.Network {
+		if dir, err = newFolder(about); err != nil {
+			return 0, refused("%w", err)
+		}
+		defer dir.Close()
 		if proxy, err = r.startProxy(dir); err != nil {
 			return 0, refused("starting the proxy: %w", err)
 		}
 		defer proxy.end()
 		if err := proxy.conn.Send(channel.ToProxy{Serve: &channel.Serve{Rules: r.Rules, Wire: dir.wire()}}); err != nil {
-			return 0, refused("starting the proxy: %w", err)
+			return 0, proxy.broken(err)
 		}
 		r.Report.Step("proxy started")
 	}
 	sandbox, err := r.startSandbox(dir)
 	if err != nil {
-		return 0, refused("starting bwrap: %w", err)
+		return 0, refused("starting the sandbox: %w", err)
 	}
 	defer sandbox.end()
 	r.Report.Step("bwrap started")
+	if dir == nil {
+		// Made while bwrap builds, which needs nothing of it.
+		if dir, err = newFolder(about); err != nil {
+			return 0, refused("%w", err)
+		}
+		defer dir.Close()
+	}
 
 	events := make(chan any, 16)
 	if proxy != nil {
