@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"link.internal/lnk/integration/testnet"
 )
 
@@ -98,7 +100,7 @@ func (b *bench) results() string {
 	var text strings.Builder
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	bwrap, _ := exec.Command("/usr/bin/bwrap", "--version").Output()
-	fmt.Fprintf(&text, "# Results\n\nWritten by `make bench` on %s: Linux %s, %s, %s, %d processors.\nMedians of paired runs; the ratio is the median of each pair's.\n\n",
+	fmt.Fprintf(&text, "# Results\n\nWritten by `make bench` on %s: Linux %s, %s, %s, %d processors.\nMedians of paired runs; the ratio is the median of each pair's. bwrap alone is given the arguments that lnk gives it, and true to run.\n\n",
 		time.Now().UTC().Format("2006-01-02"), strings.TrimSpace(string(kernel)), strings.TrimSpace(string(bwrap)), runtime.Version(), runtime.NumCPU())
 	text.WriteString("| what | measured | beside | ratio | must reach |\n|---|---|---|---|---|\n")
 	for _, r := range b.rows {
@@ -147,10 +149,12 @@ func timed(name string, args ...string) func() (float64, error) {
 	}
 }
 
-// start measures the start and the end of a run against bwrap with the same
-// file system and nothing more.
+// start measures the start and the end of a run against bwrap alone.
 func (b *bench) start() error {
-	bwrap := timed("/usr/bin/bwrap", bwrapArgs()...)
+	bwrap, err := bwrapAlone()
+	if err != nil {
+		return err
+	}
 	const n = 60
 	for _, test := range []struct {
 		what  string
@@ -165,7 +169,7 @@ func (b *bench) start() error {
 		if err != nil {
 			return err
 		}
-		b.rows = append(b.rows, row{test.what, fmt.Sprintf("%.1f ms", lnk), fmt.Sprintf("bwrap %.1f ms", base), fmt.Sprintf("%.2f ×", ratio), test.reach})
+		b.rows = append(b.rows, row{test.what, fmt.Sprintf("%.1f ms", lnk), fmt.Sprintf("bwrap alone %.1f ms", base), fmt.Sprintf("%.2f ×", ratio), test.reach})
 	}
 	out, err := testnet.Command(testnet.Lnk, "sandbox", "run", "--verbose", "--internet-host", "x.test", "--", "true").CombinedOutput()
 	if err != nil {
@@ -179,19 +183,59 @@ func (b *bench) start() error {
 	return nil
 }
 
-// bwrapArgs is bwrap with what lnk's own file system has on most machines.
-func bwrapArgs() []string {
-	args := []string{"--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--as-pid-1", "--die-with-parent", "--proc", "/proc", "--dev", "/dev",
-		"--tmpfs", "/tmp", "--tmpfs", testnet.Home}
-	for _, path := range []string{"/usr", "/opt", "/etc/alternatives", "/etc/ssl/certs", "/etc/fonts", "/etc/java-17-openjdk"} {
-		if _, err := os.Stat(path); err == nil {
-			args = append(args, "--ro-bind", path, path)
+// bwrapAlone runs true in bwrap with the very arguments that lnk gives it: the
+// same namespaces and file system, without relay, nested namespace and runner.
+func bwrapAlone() (func() (float64, error), error) {
+	args, err := bwrapArgs()
+	if err != nil {
+		return nil, err
+	}
+	const firstExtra = 3
+	var contents []string
+	for i, arg := range args {
+		if arg != "--file" {
+			continue
 		}
+		args[i+1] = fmt.Sprint(firstExtra + len(contents))
+		contents = append(contents, args[i+2])
 	}
-	for _, link := range []string{"bin", "sbin", "lib", "lib64"} {
-		args = append(args, "--symlink", "usr/"+link, "/"+link)
+	args[len(args)-1] = "/usr/bin/true"
+	return func() (float64, error) {
+		cmd := testnet.Command("/usr/bin/bwrap", args...)
+		for _, path := range contents {
+			file, err := os.Open(path)
+			if err != nil {
+				return 0, err
+			}
+			defer file.Close()
+			cmd.ExtraFiles = append(cmd.ExtraFiles, file)
+		}
+		start := time.Now()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("bwrap: %w: %s", err, out)
+		}
+		return float64(time.Since(start).Microseconds()) / 1000, nil
+	}, nil
+}
+
+// bwrapArgs learns them from lnk, by standing in for bwrap once.
+func bwrapArgs() ([]string, error) {
+	const spy, list = "/mnt/spy", "/tmp/bwrap-args"
+	if err := os.WriteFile(spy, []byte("#!/bin/sh\nfor a in \"$@\"; do printf '%s\\0' \"$a\"; done >"+list+"\n"), 0o755); err != nil {
+		return nil, err
 	}
-	return append(args, "--", "/usr/bin/true")
+	if err := unix.Mount(spy, "/usr/bin/bwrap", "", unix.MS_BIND, ""); err != nil {
+		return nil, err
+	}
+	testnet.Command(testnet.Lnk, "sandbox", "run", "--", "true").Run() // the spy builds no sandbox
+	if err := unix.Unmount("/usr/bin/bwrap", 0); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(list)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), nil
 }
 
 // memory measures what an idle proxy and relay weigh.

@@ -475,6 +475,21 @@ try { const r = await fetch('http://no.test/'); console.log('status', r.status) 
 			t.Errorf("%d calls for one refusal", refused)
 		}
 	})
+	t.Run("python's clients", func(t *testing.T) {
+		sandbox(t, append(okFlags, "--env", "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt", "--env", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"), `
+			cd /tmp && echo inside >index.html; python3 -m http.server 8000 >log 2>&1 &
+			while ! curl -s http://localhost:8000/ >/dev/null; do sleep 0.05; done
+			/usr/bin/python3 - <<'P'
+import asyncio, requests, httpx, aiohttp
+print(requests.get("http://ok.test/").text, requests.get("https://ok.test/").text, requests.get("http://localhost:8000/").text, end="")
+print(httpx.get("http://ok.test/").text, httpx.get("https://ok.test/").text, httpx.get("http://127.0.0.1:8000/").text, end="")
+async def main():
+    async with aiohttp.ClientSession(trust_env=True) as s:
+        for u in ("http://ok.test/", "https://ok.test/", "http://localhost:8000/"):
+            async with s.get(u) as r: print(await r.text(), end="")
+asyncio.run(main())
+P`).exits(0).prints("hello from ok.test\n hello from ok.test\n inside\nhello from ok.test\n hello from ok.test\n inside\nhello from ok.test\nhello from ok.test\ninside\n")
+	})
 	t.Run("openssl s_client", func(t *testing.T) {
 		sandbox(t, okFlags, `printf 'GET / HTTP/1.0\r\n\r\n' | openssl s_client -quiet -proxy 127.0.0.1:40781 -connect ok.test:443 -servername ok.test -ign_eof 2>/dev/null | tail -1`).exits(0).prints("hello from \n")
 	})

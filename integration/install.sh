@@ -20,6 +20,7 @@ done
 [[ -e /etc/ssl/certs/ca-certificates.crt || -e /etc/pki/tls/certs/ca-bundle.crt ]] || missing+=(ca-certificates)
 if [[ ${1:-all} != run ]]; then
   command -v gcc >/dev/null || missing+=(gcc) # go test -race
+  /usr/bin/python3 -c 'import requests, httpx, aiohttp' 2>/dev/null || missing+=(python3-requests python3-httpx python3-aiohttp)
 fi
 [[ ${#missing[@]} -gt 0 ]] || exit 0
 

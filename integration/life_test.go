@@ -180,8 +180,8 @@ for request in (0x5412, 0x5412 | 1 << 40, 0x100005412 , 0x541C, 0x5423):
         import ctypes
         libc = ctypes.CDLL(None, use_errno=True)
         r = libc.ioctl(0, ctypes.c_ulong(request), ctypes.c_char_p(b"X"))
-        print("LEAK" if r == 0 else "no", flush=True)
-    except OSError: print("no")
+        print("LEAK" if r == 0 else "no" if ctypes.get_errno() == 1 else "other", flush=True)
+    except OSError: print("other")
 print("done")`
 	run := terminal(t, testnet.Command("/bin/sh", "-c", testnet.Lnk+` sandbox run -- python3 -c '`+script+`'; read line; echo "read <$line>"`))
 	run.until("done")

@@ -178,6 +178,7 @@ func TestCL4_Loopback(t *testing.T) {
 		}
 	}()
 	sandbox(t, []string{"--internet-host", "*"}, `
+		python3 -c 'import socket; socket.getaddrinfo("localhost", 80, socket.AF_INET, 0, 0, socket.AI_ADDRCONFIG)' || echo no-IPv4
 		cd /tmp && echo inside >index.html
 		python3 -c 'import http.server as h, socket
 class S(h.ThreadingHTTPServer): address_family = socket.AF_INET6

@@ -75,17 +75,6 @@ func (r *running) end() {
 	}
 }
 
-// ended reports whether it has ended.
-func (r *running) ended() bool {
-	select {
-	case err := <-r.done:
-		r.done <- err
-		return true
-	default:
-		return false
-	}
-}
-
 // until waits for text in what it writes.
 func (r *running) until(text string) {
 	r.t.Helper()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -106,4 +107,37 @@ func gitRepository(t *testing.T) string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return dir
+}
+
+// Each test that the docs name is there.
+func TestDocs_NameTests(t *testing.T) {
+	sources, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, source := range sources {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	docs, _ := filepath.Glob("../docs/*.md")
+	named := 0
+	for _, doc := range docs {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`Test[A-Z][A-Za-z0-9]*_[A-Za-z0-9]+`).FindAllString(string(text), -1) {
+			named++
+			if !strings.Contains(all.String(), "func "+name+"(") {
+				t.Errorf("%s names %s, which is no test", doc, name)
+			}
+		}
+	}
+	if named < 30 {
+		t.Errorf("%d tests are named", named)
+	}
 }

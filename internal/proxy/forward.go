@@ -61,7 +61,7 @@ func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, c, refusalOf(&egress.RefusedError{Target: t, Decision: decision}))
 		return
 	}
-	f := &forwarding{call: c}
+	f := &forwarding{call: c, client: r.Context()}
 	f.up.gate, f.down.gate = &s.gate, &s.gate
 	ctx, cancel := outliving(r.Context())
 	defer cancel()
@@ -104,6 +104,7 @@ func outliving(client context.Context) (context.Context, context.CancelFunc) {
 // forwarding is what is learned of one request while it is forwarded.
 type forwarding struct {
 	call     call
+	client   context.Context // ends when the client has nothing more to send
 	answered bool
 	refused  bool
 	status   int
@@ -222,6 +223,9 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			f := r.Context().Value(forwardingKey{}).(*forwarding)
+			if f.client.Err() != nil && errors.Is(err, context.Canceled) {
+				return // the client is gone, which says nothing of the origin
+			}
 			f.refused = true
 			s.refuse(w, r, f.call, refusalOf(err))
 		},

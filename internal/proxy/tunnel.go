@@ -33,7 +33,9 @@ func (s *Service) connect(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, c, refusal{status: http.StatusBadRequest, code: reach.CodeName, why: "CONNECT has no body"})
 		return
 	}
-	far, err := s.dialer.Dial(r.Context(), t)
+	ctx, cancel := outliving(r.Context())
+	far, err := s.dialer.Dial(ctx, t)
+	cancel()
 	if err != nil {
 		s.refuse(w, r, c, refusalOf(err))
 		return

@@ -99,10 +99,13 @@ func (r *relay) run() error {
 	if err := checkMounts(start.Mounts); err != nil {
 		return err
 	}
-	if err := r.prepareNamespaces(); err != nil {
+	if err := limitUserNamespaces(); err != nil {
 		return err
 	}
 	if start.Folder {
+		if err := addLoopbackAddress(); err != nil {
+			return err
+		}
 		if err := r.serveProxy(); err != nil {
 			return err
 		}
@@ -129,14 +132,12 @@ func (r *relay) run() error {
 	return r.reap()
 }
 
-// prepareNamespaces does what needs the capabilities that the relay has only
-// until the program starts.
-func (r *relay) prepareNamespaces() error {
-	// One user namespace more may be made below this one: the program's.
+// limitUserNamespaces lets one more be made below this one: the program's.
+func limitUserNamespaces() error {
 	if err := os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("1"), 0); err != nil {
 		return fmt.Errorf("limiting user namespaces: %w", err)
 	}
-	return addLoopbackAddress()
+	return nil
 }
 
 // serveProxy makes the listeners that the proxy asks for first, so that they
