@@ -18,6 +18,7 @@ import (
 type report struct {
 	out     *os.File
 	verbose bool
+	network bool // there is a proxy, which tells what it saw
 	start   time.Time
 	last    time.Time
 	seen    map[string]bool
@@ -29,10 +30,10 @@ type report struct {
 // maxQueued bounds the lines that wait for a reader; more are left out.
 const maxQueued = 1024
 
-func newReport(out *os.File, verbose bool) *report {
+func newReport(out *os.File, verbose, network bool) *report {
 	now := time.Now()
 	r := &report{
-		out: out, verbose: verbose, start: now, last: now, seen: make(map[string]bool),
+		out: out, verbose: verbose, network: network, start: now, last: now, seen: make(map[string]bool),
 		lines: make(chan string, maxQueued), done: make(chan struct{}),
 	}
 	go func() {
@@ -84,8 +85,12 @@ func (r *report) Done(summary *channel.Summary) {
 	if !r.verbose {
 		return
 	}
+	if !r.network {
+		r.say("it had no network")
+		return
+	}
 	if summary == nil {
-		r.say("no proxy tells what was reached: it had none, or it ended before")
+		r.say("its proxy ended before it told what was reached")
 		return
 	}
 	for _, list := range []struct {

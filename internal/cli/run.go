@@ -47,7 +47,7 @@ adds to that. Its exit code is lnk's; 125 is lnk's own refusal.`,
 
 // run checks everything, then starts it.
 func run(s *spec.Spec, args []string, verbose bool) error {
-	report := newReport(os.Stderr, verbose)
+	report := newReport(os.Stderr, verbose, s.Rules.Network())
 	defer report.close()
 	if err := s.Check(); err != nil {
 		return err
