@@ -78,7 +78,7 @@ const connectStatus = `
 status() { python3 - "$@" <<'P'
 import socket, sys
 method, target = sys.argv[1], sys.argv[2].encode().decode('unicode_escape').encode('latin-1')
-s = socket.create_connection(('127.0.0.1', 40781), 5); s.settimeout(10)
+s = socket.create_connection(('127.0.0.1', 40781), 5); s.settimeout(45)
 s.sendall(method.encode() + b' ' + target + b' HTTP/1.1\r\nHost: x\r\n\r\n')
 data = b''
 while b'\r\n\r\n' not in data:

@@ -127,7 +127,6 @@ func TestUP2_HappyEyeballs(t *testing.T) {
 	if code != 200 || seconds < 0.2 || seconds > 2 {
 		t.Errorf("got %q", r.stdout)
 	}
-	// Only the dead one: 504, in bounded time, is shown by the unit that dials.
 }
 
 // deadAddress is one whose SYNs are not answered: its listener's queue is full.
@@ -391,6 +390,33 @@ func TestUC2_HTTPUpstream(t *testing.T) {
 	if plain.Accepted()+secure.Accepted() != accepted {
 		t.Error("something left directly")
 	}
+}
+
+// An upstream that says nothing, and an address that doesn't answer: 504, in
+// bounded time.
+func TestUP_StallsAreBounded(t *testing.T) {
+	site(t, "ok.test")
+	internet.DNS.Set("stalled.test", deadAddress(t))
+	l, port := listenMachine(t)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+		}
+	}()
+	var wg sync.WaitGroup
+	for target, upstream := range map[string]string{"ok.test": "socks5://127.0.0.1:" + port, "ok.test.": "http://127.0.0.1:" + port, "stalled.test": "direct"} {
+		wg.Go(func() {
+			r := sandbox(t, []string{"--internet-host", "*", "--upstream", upstream}, connectStatus+"status CONNECT "+target+":80 & status GET http://"+target+"/; wait")
+			if r.stdout != "504 upstream\n504 upstream\n" || r.took > 40*time.Second {
+				t.Errorf("%s by %s: %q after %v", target, upstream, r.stdout, r.took)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // UP6: a SOCKS upstream that is down is never replaced.

@@ -41,7 +41,7 @@ const (
 	upstreamDelay = time.Second
 	// lookupTimeout and dialTimeout bound what a caller waits for.
 	lookupTimeout = 10 * time.Second
-	dialTimeout   = 30 * time.Second
+	dialTimeout   = 20 * time.Second
 	// maxAddresses bounds how many addresses of one name are judged and dialled.
 	maxAddresses = 16
 )

@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"link.internal/lnk/internal/clienthello"
 	"link.internal/lnk/internal/reach"
 )
 
@@ -28,7 +29,7 @@ func (s *Service) serverName(p *pair, early []byte, t reach.Target) (read []byte
 	limit := time.Now().Add(helloTimeout)
 	p.near.SetReadDeadline(limit)
 	for {
-		hello, err := parseClientHello(read)
+		hello, err := clienthello.Parse(read)
 		if err == nil {
 			if reason := s.judgeHello(hello, t); reason != "" {
 				return refuse(reason)
@@ -36,7 +37,7 @@ func (s *Service) serverName(p *pair, early []byte, t reach.Target) (read []byte
 			p.near.SetReadDeadline(time.Time{})
 			return read, nil
 		}
-		if !errors.Is(err, errMore) || len(read) >= maxHello+maxRecord {
+		if !errors.Is(err, clienthello.ErrMore) || len(read) >= clienthello.MaxSize {
 			return refuse("what it sends on 443 isn't TLS")
 		}
 		n := len(read)
@@ -56,17 +57,17 @@ func (s *Service) serverName(p *pair, early []byte, t reach.Target) (read []byte
 }
 
 // judgeHello returns why a ClientHello isn't the target's, or "".
-func (s *Service) judgeHello(hello clientHello, t reach.Target) string {
-	if hello.encrypted && !s.rules.AnyHost() {
+func (s *Service) judgeHello(hello clienthello.Hello, t reach.Target) string {
+	if hello.Encrypted && !s.rules.AnyHost() {
 		return "its TLS hides the server's name (encrypted ClientHello)"
 	}
-	if hello.serverName == "" {
+	if hello.ServerName == "" {
 		if t.Host.Name == "" {
 			return "" // a literal address needs none
 		}
 		return "its TLS names no server"
 	}
-	named, err := reach.ParseHost(hello.serverName)
+	named, err := reach.ParseHost(hello.ServerName)
 	if err != nil {
 		return "its TLS names no host"
 	}

@@ -1,4 +1,4 @@
-package proxy
+package clienthello
 
 import (
 	"bytes"
@@ -45,7 +45,7 @@ func split(record []byte, n int) []byte {
 	return out
 }
 
-func TestParseClientHello(t *testing.T) {
+func TestParse(t *testing.T) {
 	with := helloOf(t, &tls.Config{ServerName: "ok.test"})
 	without := helloOf(t, &tls.Config{InsecureSkipVerify: true})
 	for _, test := range []struct {
@@ -59,24 +59,24 @@ func TestParseClientHello(t *testing.T) {
 		{"in small records", split(with, 7), "ok.test", nil},
 		{"byte by byte", split(with, 1), "ok.test", nil},
 		{"with more behind", append(bytes.Clone(with), "data"...), "ok.test", nil},
-		{"nothing", nil, "", errMore},
-		{"HTTP", []byte("GET / HTTP/1.1\r\n\r\n"), "", errNotHello},
-		{"SSH", []byte("SSH-2.0-x\r\n"), "", errNotHello},
-		{"an alert", []byte{21, 3, 1, 0, 2, 2, 40}, "", errNotHello},
-		{"an empty record", []byte{22, 3, 1, 0, 0}, "", errNotHello},
-		{"a ServerHello", []byte{22, 3, 1, 0, 4, 2, 0, 0, 0}, "", errNotHello},
-		{"a huge message", []byte{22, 3, 1, 0, 4, 1, 255, 255, 255}, "", errNotHello},
-		{"an empty hello", []byte{22, 3, 1, 0, 4, 1, 0, 0, 0}, "", errNotHello},
+		{"nothing", nil, "", ErrMore},
+		{"HTTP", []byte("GET / HTTP/1.1\r\n\r\n"), "", ErrNotHello},
+		{"SSH", []byte("SSH-2.0-x\r\n"), "", ErrNotHello},
+		{"an alert", []byte{21, 3, 1, 0, 2, 2, 40}, "", ErrNotHello},
+		{"an empty record", []byte{22, 3, 1, 0, 0}, "", ErrNotHello},
+		{"a ServerHello", []byte{22, 3, 1, 0, 4, 2, 0, 0, 0}, "", ErrNotHello},
+		{"a huge message", []byte{22, 3, 1, 0, 4, 1, 255, 255, 255}, "", ErrNotHello},
+		{"an empty hello", []byte{22, 3, 1, 0, 4, 1, 0, 0, 0}, "", ErrNotHello},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := parseClientHello(test.data)
-			if !errors.Is(err, test.err) || got.serverName != test.want {
+			got, err := Parse(test.data)
+			if !errors.Is(err, test.err) || got.ServerName != test.want {
 				t.Errorf("got %+v, %v", got, err)
 			}
 		})
 	}
 	for n := range with {
-		if _, err := parseClientHello(with[:n]); !errors.Is(err, errMore) {
+		if _, err := Parse(with[:n]); !errors.Is(err, ErrMore) {
 			t.Fatalf("the first %d bytes: %v", n, err)
 		}
 	}
@@ -88,25 +88,25 @@ func TestParseClientHello(t *testing.T) {
 	}
 	list := bytes.Clone(with)
 	list[at+6] = 1 // another name type
-	if _, err := parseClientHello(list); !errors.Is(err, errNotHello) {
+	if _, err := Parse(list); !errors.Is(err, ErrNotHello) {
 		t.Errorf("another name type: %v", err)
 	}
 }
 
-func FuzzClientHello(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add(helloOf(f, &tls.Config{ServerName: "ok.test"}))
 	f.Add(split(helloOf(f, &tls.Config{ServerName: "ok.test"}), 40))
 	f.Add([]byte{22, 3, 1, 0, 4, 1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := parseClientHello(data)
+		got, err := Parse(data)
 		if err != nil {
-			if got != (clientHello{}) {
+			if got != (Hello{}) {
 				t.Fatalf("%+v with %v", got, err)
 			}
 			return
 		}
 		// What was enough stays enough, whatever follows.
-		again, err := parseClientHello(append(bytes.Clone(data), 0, 1, 2))
+		again, err := Parse(append(bytes.Clone(data), 0, 1, 2))
 		if err != nil || again != got {
 			t.Fatalf("%+v, then %+v, %v", got, again, err)
 		}

@@ -1,24 +1,34 @@
-package proxy
+// Package clienthello reads the first message of a TLS connection, to learn
+// which server it names. It reads nothing else of TLS, and changes nothing.
+package clienthello
 
 import (
 	"encoding/binary"
 	"errors"
 )
 
-// clientHello is what is read of a TLS ClientHello to judge it.
-type clientHello struct {
-	// serverName is the host_name of the server_name extension (RFC 6066,
+// Hello is what is read of a TLS ClientHello to judge it.
+type Hello struct {
+	// ServerName is the host_name of the server_name extension (RFC 6066,
 	// section 3), as it was sent; empty without one.
-	serverName string
-	// encrypted says that an encrypted ClientHello may name another server
+	ServerName string
+	// Encrypted says that an encrypted ClientHello may name another server
 	// (RFC 9849, section 5).
-	encrypted bool
+	Encrypted bool
 }
 
-// errMore says that the bytes so far begin a ClientHello and don't end it.
-var errMore = errors.New("incomplete ClientHello")
+// ErrMore says that the bytes so far begin a ClientHello and don't end it.
+var ErrMore = errors.New("incomplete ClientHello")
 
-var errNotHello = errors.New("not a TLS ClientHello")
+// ErrNotHello is what is none.
+var ErrNotHello = errors.New("not a TLS ClientHello")
+
+// MaxSize bounds the bytes in which a ClientHello is found: its own, and the
+// headers of the records that it is spread over.
+const MaxSize = maxHello + maxRecord
+
+// maxHello bounds the message.
+const maxHello = 64 << 10
 
 // Types and lengths of RFC 8446, sections 4 and 5, and RFC 6066.
 const (
@@ -29,18 +39,17 @@ const (
 	extServerName    = 0
 	nameTypeHost     = 0
 	extEncryptedECH  = 0xfe0d
-	maxHello         = 64 << 10
 	handshakeHeader  = 4
 	lenVersionRandom = 2 + 32
 )
 
-// parseClientHello reads the first handshake message from the records of a
-// TLS connection. It returns errMore until it is whole, and another error for
+// Parse reads the first handshake message from the records of a
+// TLS connection. It returns ErrMore until it is whole, and another error for
 // what is no ClientHello or holds a name in two ways.
-func parseClientHello(data []byte) (clientHello, error) {
+func Parse(data []byte) (Hello, error) {
 	message, err := handshakeMessage(data)
 	if err != nil {
-		return clientHello{}, err
+		return Hello{}, err
 	}
 	in := reader{message}
 	in.skip(lenVersionRandom)
@@ -48,16 +57,16 @@ func parseClientHello(data []byte) (clientHello, error) {
 	in.skip(in.length16()) // cipher_suites
 	in.skip(in.length8())  // legacy_compression_methods
 	if in.bad() {
-		return clientHello{}, errNotHello
+		return Hello{}, ErrNotHello
 	}
 	if len(in.data) == 0 {
-		return clientHello{}, nil // no extensions, as TLS 1.0 may
+		return Hello{}, nil // no extensions, as TLS 1.0 may
 	}
 	extensions := reader{in.take(in.length16())}
 	if in.bad() || len(in.data) != 0 {
-		return clientHello{}, errNotHello
+		return Hello{}, ErrNotHello
 	}
-	var hello clientHello
+	var hello Hello
 	seenName := false
 	for !extensions.bad() && len(extensions.data) > 0 {
 		kind := extensions.length16()
@@ -69,18 +78,18 @@ func parseClientHello(data []byte) (clientHello, error) {
 		case extServerName:
 			// RFC 8446, section 4.2: no extension twice.
 			if seenName {
-				return clientHello{}, errNotHello
+				return Hello{}, ErrNotHello
 			}
 			seenName = true
-			if hello.serverName, err = hostName(body); err != nil {
-				return clientHello{}, err
+			if hello.ServerName, err = hostName(body); err != nil {
+				return Hello{}, err
 			}
 		case extEncryptedECH:
-			hello.encrypted = true
+			hello.Encrypted = true
 		}
 	}
 	if extensions.bad() {
-		return clientHello{}, errNotHello
+		return Hello{}, ErrNotHello
 	}
 	return hello, nil
 }
@@ -95,17 +104,17 @@ func handshakeMessage(data []byte) ([]byte, error) {
 			return message[handshakeHeader:want], nil
 		}
 		if len(data) == 0 {
-			return nil, errMore
+			return nil, ErrMore
 		}
 		if data[0] != recordHandshake || len(data) > 1 && data[1] != 3 {
-			return nil, errNotHello
+			return nil, ErrNotHello
 		}
 		if len(data) < recordHeader {
-			return nil, errMore
+			return nil, ErrMore
 		}
 		length := int(binary.BigEndian.Uint16(data[3:]))
 		if length == 0 || length > maxRecord {
-			return nil, errNotHello
+			return nil, ErrNotHello
 		}
 		fragment := data[recordHeader:]
 		whole := len(fragment) >= length
@@ -114,19 +123,19 @@ func handshakeMessage(data []byte) ([]byte, error) {
 		}
 		message = append(message, fragment...)
 		if len(message) > 0 && message[0] != handshakeHello {
-			return nil, errNotHello
+			return nil, ErrNotHello
 		}
 		if want < 0 && len(message) >= handshakeHeader {
 			want = handshakeHeader + (int(message[1])<<16 | int(message[2])<<8 | int(message[3]))
 			if want > maxHello {
-				return nil, errNotHello
+				return nil, ErrNotHello
 			}
 		}
 		if !whole {
 			if want >= 0 && len(message) >= want {
 				continue
 			}
-			return nil, errMore
+			return nil, ErrMore
 		}
 		data = data[recordHeader+length:]
 	}
@@ -136,12 +145,12 @@ func handshakeMessage(data []byte) ([]byte, error) {
 func hostName(body reader) (string, error) {
 	list := reader{body.take(body.length16())}
 	if body.bad() || len(body.data) != 0 {
-		return "", errNotHello
+		return "", ErrNotHello
 	}
 	kind := list.length8()
 	name := list.take(list.length16())
 	if list.bad() || len(list.data) != 0 || kind != nameTypeHost || len(name) == 0 {
-		return "", errNotHello
+		return "", ErrNotHello
 	}
 	return string(name), nil
 }
