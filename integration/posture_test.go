@@ -41,14 +41,14 @@ var declared = map[string]posture{
 	// Outside the sandbox, it holds the rules and later the keys.
 	"link-sandbox-proxy": {
 		uids: "20001 20001 20001 20001", groups: "", caps: none + " " + none + " " + none + " full " + none,
-		noNewPrivs: "1", seccomp: "0", core: "0", environ: "root", own: "",
+		noNewPrivs: "1", seccomp: "2", core: "0", environ: "root", own: "",
 		fds: "/dev/null eventfd eventpoll folder pipe socket",
 	},
 	// Process 1 inside: it makes listeners on ports under 1024 and nothing else.
 	"lnk-relay": {
 		uids: "20001 20001 20001 20001", groups: "",
 		caps:       none + " " + netBindService + " " + netBindService + " relay " + none,
-		noNewPrivs: "1", seccomp: "0", core: "unlimited", environ: "user", own: "cgroup ipc mnt net pid user uts",
+		noNewPrivs: "1", seccomp: "2", core: "unlimited", environ: "user", own: "cgroup ipc mnt net pid user uts",
 		fds: "/dev/null eventfd eventpoll pipe socket",
 	},
 	// The program: nothing.

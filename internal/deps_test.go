@@ -25,7 +25,7 @@ var mayImport = map[string][]string{
 	"internal/socks":       {},
 	"internal/wire":        {},
 	"internal/clienthello": {},
-	"internal/proxy":       {"clienthello", "reach", "bind", "channel", "control", "handoff", "egress", "wire"},
+	"internal/proxy":       {"clienthello", "confine", "reach", "bind", "channel", "control", "handoff", "egress", "wire"},
 	"internal/confine":     {},
 	"internal/relay":       {"channel", "handoff", "confine"},
 	"internal/wall":        {},

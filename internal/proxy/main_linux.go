@@ -108,10 +108,17 @@ func (at Places) check() error {
 		return fmt.Errorf("--listen %d: a port goes from 1 to 65535", at.Port)
 	case at.Control != "" && !filepath.IsAbs(at.Control):
 		return fmt.Errorf("--control %q is not an absolute path", at.Control)
+	case at.Control != "" && !isFolder(filepath.Dir(at.Control)):
+		return fmt.Errorf("--control %s: there is no folder %s", at.Control, filepath.Dir(at.Control))
 	case at.Control != "" && at.Dir != "" && strings.HasPrefix(filepath.Clean(at.Control), filepath.Clean(at.Dir)+"/"):
 		return fmt.Errorf("--control %s lies in the socket folder, which the sandbox writes", at.Control)
 	}
 	return nil
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // harden gives up what the proxy has no use for, before it reads anything.

@@ -185,15 +185,21 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 			end.Close()
 		}
 	}()
+	var f *folder
 	if at.Dir != "" {
 		if err := handoff.Supported(); err != nil {
 			return err
 		}
-		f, err := openFolder(at.Dir)
-		if err != nil {
+		var err error
+		if f, err = openFolder(at.Dir); err != nil {
 			return err
 		}
 		ends = append(ends, f)
+	}
+	if err := confineSelf(at, p.service.Load().wirePath); err != nil {
+		return err
+	}
+	if f != nil {
 		out, local, err := f.listen()
 		if err != nil {
 			return err

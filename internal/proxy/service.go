@@ -28,6 +28,7 @@ type Service struct {
 	interfaces *egress.Interfaces
 	dialer     *egress.Dialer
 	wire       *wire.Log
+	wirePath   string // empty: none
 	tally      *tally
 	calls      calls
 	gate       gate
@@ -66,6 +67,7 @@ func NewService(rules bind.Rules, defaultWire string, refused func(channel.Refus
 		if s.wire, err = wire.OpenLog(path, rules.Agent, limit); err != nil {
 			return nil, err
 		}
+		s.wirePath = path
 	}
 	s.dialer = &egress.Dialer{Rules: compiled, Interfaces: s.interfaces, Upstream: upstream}
 	s.forward = s.newForward()

@@ -125,6 +125,11 @@ func (r *relay) run() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("becoming undumpable: %w", err)
 	}
+	// What the program may not ask of the kernel, a relay that was taken over
+	// may not either: AF_VSOCK leads out of its network namespace too.
+	if err := confine.Self(); err != nil {
+		return err
+	}
 	if err := r.runner.Send(channel.FromRelay{Started: true}); err != nil {
 		return err
 	}

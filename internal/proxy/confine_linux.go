@@ -1,0 +1,64 @@
+package proxy
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+
+	"link.internal/lnk/internal/confine"
+)
+
+// readable is what a proxy reads of the machine's files: how names are looked
+// up, and what getent(1) is made of.
+var readable = []string{"/etc", "/usr", "/bin", "/lib", "/lib64", "/nix/store", "/gnu/store", "/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager"}
+
+// confineSelf gives up the user's files, but the folders of its sockets and
+// of its log, and the system calls that it has no use for. A proxy that was
+// taken over then holds what it was told, and the network.
+func confineSelf(at Places, wire string) error {
+	var folders []string
+	for _, folder := range []string{at.Dir, folderOf(at.Control), folderOf(wire)} {
+		if folder != "" {
+			folders = append(folders, folder)
+		}
+	}
+	if err := restrictFiles(readable, folders); err != nil {
+		return fmt.Errorf("giving up the user's files: %w", err)
+	}
+	if err := confine.Self(); err != nil {
+		return fmt.Errorf("giving up system calls: %w", err)
+	}
+	return nil
+}
+
+func folderOf(path string) string {
+	if path == "" {
+		return ""
+	}
+	return filepath.Dir(path)
+}
+
+// restrictFiles leaves this process the files below read, and those below write
+// to change as well, where the kernel has Landlock; nothing can be opened
+// elsewhere. What is missing of read is left out. It needs no_new_privs, and a
+// program that was built without cgo.
+func restrictFiles(read, write []string) error {
+	abi, err := confine.LandlockABI()
+	if err != nil || abi == 0 {
+		return err
+	}
+	// Each version that this kernel has in full, and no guess at what it has
+	// beyond the newest that is known here.
+	versions := []landlock.Config{landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6}
+	config := versions[min(abi, len(versions))-1]
+	err = config.RestrictPaths(
+		landlock.RODirs(read...).IgnoreIfMissing(),
+		landlock.RWDirs(write...),
+		landlock.RWFiles("/dev/null"),
+	)
+	if err != nil {
+		return fmt.Errorf("Landlock: %w", err)
+	}
+	return nil
+}
