@@ -54,14 +54,14 @@ func TestAttack_ProtectedBehindLinks(t *testing.T) {
 		os.RemoveAll(filepath.Join(home, name))
 	}
 	userFile(t, "drop/dotlnk/key", "key", 0o600)
-	userFile(t, "drop/Link/Agents/bob/token", "token", 0o600)
+	userFile(t, "drop/Link/Agents/scout/token", "token", 0o600)
 	for link, target := range map[string]string{".lnk": "drop/dotlnk", "Link": "drop/Link"} {
 		if err := os.Symlink(filepath.Join(home, target), filepath.Join(home, link)); err != nil {
 			t.Fatal(err)
 		}
 		defer os.Remove(filepath.Join(home, link))
 	}
-	script := `cat ~/.lnk/key ~/drop/dotlnk/key ~/Link/Agents/bob/token ~/drop/Link/Agents/bob/token 2>/dev/null; true`
+	script := `cat ~/.lnk/key ~/drop/dotlnk/key ~/Link/Agents/scout/token ~/drop/Link/Agents/scout/token 2>/dev/null; true`
 	for _, flags := range [][]string{{"--read", "drop"}, {"--read", home}, {"--read", "Link"}, {"--write", "drop"}} {
 		sandbox(t, flags, script).exits(0).prints("")
 	}
@@ -70,7 +70,7 @@ func TestAttack_ProtectedBehindLinks(t *testing.T) {
 	cmd := testnet.Command(testnet.Lnk, "sandbox", "run", "--", "sh", "-c", script)
 	cmd.Dir = filepath.Join(home, "drop")
 	finish(t, cmd).exits(0).prints("")
-	sandbox(t, []string{"--read", "Link/Agents/bob"}, `cat ~/Link/Agents/bob/token`).exits(0).prints("token")
+	sandbox(t, []string{"--read", "Link/Agents/scout"}, `cat ~/Link/Agents/scout/token`).exits(0).prints("token")
 }
 
 // The sockets of other runs, and the machine's, come along with no grant.

@@ -457,7 +457,7 @@ func TestWIRE1_Log(t *testing.T) {
 	plain, _ := site(t, "ok.test")
 	log := filepath.Join(testnet.Home, "wire1")
 	defer os.Remove(log)
-	sandbox(t, []string{"--internet-host", "ok.test", "--wire", "wire1", "--agent", "bob"}, `
+	sandbox(t, []string{"--internet-host", "ok.test", "--wire", "wire1", "--agent", "scout"}, `
 		curl -sS 'http://ok.test/path?token=SECRET'; curl -sS -d 12345 http://ok.test/post; curl -sS https://ok.test/
 		curl -s 'http://no.test/x?token=SECRET' >/dev/null; curl -s https://no.test/; true`).exits(0)
 	info, err := os.Stat(log)
@@ -474,7 +474,7 @@ func TestWIRE1_Log(t *testing.T) {
 	records := wireLog(t, log)
 	var got []string
 	for i, r := range records {
-		if r.Seq != uint64(i+1) || r.Agent != "bob" || r.From != "sandbox" || r.Time.IsZero() {
+		if r.Seq != uint64(i+1) || r.Agent != "scout" || r.From != "sandbox" || r.Time.IsZero() {
 			t.Errorf("record %d: %+v", i, r)
 		}
 		got = append(got, fmt.Sprintf("%s %s:%d%s %s %s %d", r.Method, r.Host, r.Port, r.Path, r.Verdict, r.Reason, r.Status))

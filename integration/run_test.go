@@ -109,10 +109,10 @@ func TestRUN2_WorkingFolderThatIsTooWide(t *testing.T) {
 
 func TestRUN2_ProtectedFolders(t *testing.T) {
 	userFile(t, ".lnk/key", "lnk", 0o600)
-	userFile(t, "Link/Agents/bob/token", "bob", 0o600)
+	userFile(t, "Link/Agents/scout/token", "scout", 0o600)
 	userFile(t, "Link/History/log", "log", 0o600)
 	userFile(t, "Link/readme", "readme", 0o644)
-	script := `cat ~/Link/readme; cat ~/.lnk/key ~/Link/Agents/bob/token ~/Link/History/log 2>/dev/null; true`
+	script := `cat ~/Link/readme; cat ~/.lnk/key ~/Link/Agents/scout/token ~/Link/History/log 2>/dev/null; true`
 	for _, flags := range [][]string{
 		{"--read", testnet.Home}, {"--write", testnet.Home}, {"--read", "/"}, {"--read", "/home"}, {"--write", "/home"},
 		{"--read", "~"}, {"--read", "Link", "--read", testnet.Home}, {"--read", "Link"},
@@ -120,21 +120,21 @@ func TestRUN2_ProtectedFolders(t *testing.T) {
 		sandbox(t, flags, script).exits(0).prints("readme")
 	}
 	// Named, or a folder in one: granted.
-	sandbox(t, []string{"--read", "Link/Agents"}, `cat ~/Link/Agents/bob/token`).exits(0).prints("bob")
-	sandbox(t, []string{"--read", testnet.Home, "--read", "Link/Agents/bob"}, `cat ~/Link/Agents/bob/token; ls ~/Link/Agents; cat ~/Link/History/log 2>/dev/null; true`).
+	sandbox(t, []string{"--read", "Link/Agents"}, `cat ~/Link/Agents/scout/token`).exits(0).prints("scout")
+	sandbox(t, []string{"--read", testnet.Home, "--read", "Link/Agents/scout"}, `cat ~/Link/Agents/scout/token; ls ~/Link/Agents; cat ~/Link/History/log 2>/dev/null; true`).
 		exits(0).prints("bobbob\n")
 	// ~/.lnk never.
 	lnk(t, "sandbox", "run", "--read", ".lnk", "--", "true").refusedInOneLine(".lnk")
 	lnk(t, "sandbox", "run", "--read", ".lnk/key", "--", "true").refusedInOneLine(".lnk")
 	cmd := testnet.Command(testnet.Lnk, "sandbox", "run", "--", "true")
-	cmd.Dir = filepath.Join(testnet.Home, "Link/Agents/bob")
+	cmd.Dir = filepath.Join(testnet.Home, "Link/Agents/scout")
 	finish(t, cmd).refusedInOneLine("Link/Agents", "--read")
 }
 
 // A protected folder can't be got rid of by renaming what is above it, and
 // one that isn't there can't be made.
 func TestRUN3_ProtectedFoldersCantBeReplaced(t *testing.T) {
-	userFile(t, "Link/Agents/bob/token", "bob", 0o600)
+	userFile(t, "Link/Agents/scout/token", "scout", 0o600)
 	os.RemoveAll(filepath.Join(testnet.Home, ".lnk"))
 	os.RemoveAll(filepath.Join(testnet.Home, "Link/History"))
 	sandbox(t, []string{"--write", testnet.Home}, `
@@ -149,7 +149,7 @@ func TestRUN3_ProtectedFoldersCantBeReplaced(t *testing.T) {
 			t.Errorf("%s was made", path)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(testnet.Home, "Link/Agents/bob/token")); err != nil {
+	if _, err := os.Stat(filepath.Join(testnet.Home, "Link/Agents/scout/token")); err != nil {
 		t.Error(err)
 	}
 	// A link in its place can't be covered, so the grant is refused.

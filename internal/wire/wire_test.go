@@ -11,7 +11,7 @@ import (
 
 func TestAppend(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "wire")
-	log, err := OpenLog(path, "bob", 1<<30)
+	log, err := OpenLog(path, "scout", 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestAppend(t *testing.T) {
 			t.Fatalf("%v: %s", err, line)
 		}
 		seen[r.Seq] = true
-		if r.Agent != "bob" || r.Path != "/p" || len(r.Host) > maxField+3 || r.Time.IsZero() {
+		if r.Agent != "scout" || r.Path != "/p" || len(r.Host) > maxField+3 || r.Time.IsZero() {
 			t.Errorf("%+v", r)
 		}
 	}
