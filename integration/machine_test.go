@@ -40,6 +40,10 @@ func TestRUN7_MissingPieces(t *testing.T) {
 			[]string{"user namespace", "max_user_namespaces"},
 		},
 		{
+			"inside a sandbox", "", testnet.Lnk + ` sandbox run --read ` + testnet.BinDir + ` -- `,
+			[]string{"user namespace", "max_user_namespaces"},
+		},
+		{
 			"no relay", `mkdir -p /mnt/lone; cp ` + testnet.Lnk + ` /mnt/lone; mount --bind /mnt/lone ` + testnet.BinDir, "",
 			[]string{"lnk-relay", "install lnk whole"},
 		},

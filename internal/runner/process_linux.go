@@ -204,8 +204,7 @@ func bwrapRemedy(said string) string {
 	switch {
 	case said == "":
 		return ""
-	case strings.Contains(said, "No permissions to create a new namespace"),
-		strings.Contains(said, "No permissions to creating new namespace"),
+	case strings.Contains(said, "No permissions to creat"), // worded one way or another since 0.2
 		strings.Contains(said, "Creating new namespace failed"),
 		strings.Contains(said, "setting up uid map"):
 		return "this machine lets this user make no user namespace, which the wall is made of: ask its administrator for user.max_user_namespaces above 0, and, where they are set, kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0 (bwrap: " + said + ")"
