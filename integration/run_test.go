@@ -122,7 +122,7 @@ func TestRUN2_ProtectedFolders(t *testing.T) {
 	// Named, or a folder in one: granted.
 	sandbox(t, []string{"--read", "Link/Agents"}, `cat ~/Link/Agents/scout/token`).exits(0).prints("scout")
 	sandbox(t, []string{"--read", testnet.Home, "--read", "Link/Agents/scout"}, `cat ~/Link/Agents/scout/token; ls ~/Link/Agents; cat ~/Link/History/log 2>/dev/null; true`).
-		exits(0).prints("bobbob\n")
+		exits(0).prints("scoutscout\n")
 	// ~/.lnk never.
 	lnk(t, "sandbox", "run", "--read", ".lnk", "--", "true").refusedInOneLine(".lnk")
 	lnk(t, "sandbox", "run", "--read", ".lnk/key", "--", "true").refusedInOneLine(".lnk")

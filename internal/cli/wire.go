@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -49,10 +50,9 @@ func newList() *cobra.Command {
 				row := listed{Run: run.ID, PID: run.PID, Started: run.Started, Program: run.Program}
 				if run.Network {
 					row.Log = run.WirePath()
-					// A run that ends meanwhile has no status; it is listed no more.
 					status, err := control.Ask(c.Context(), run.Control(), "status")
 					if err != nil {
-						continue
+						status = control.Status{State: "gone", Why: err.Error()}
 					}
 					row.Wire = &status
 				}
@@ -62,8 +62,8 @@ func newList() *cobra.Command {
 				return printJSON(c.OutOrStdout(), rows)
 			}
 			if len(rows) == 0 {
-				fmt.Fprintln(c.OutOrStdout(), "nothing runs")
-				return nil
+				_, err := fmt.Fprintln(c.OutOrStdout(), "nothing runs")
+				return err
 			}
 			return printRuns(c.OutOrStdout(), rows)
 		},
@@ -169,12 +169,19 @@ the path of a log that --wire made; it may be left out while there is only one.`
 		Example: "  lnk sandbox wire\n  lnk sandbox wire k3x7 -f\n  lnk sandbox wire calls.jsonl --json",
 		Args:    atMostOneRun,
 		RunE: func(c *cobra.Command, args []string) error {
-			path, err := logPath(args)
+			path, run, err := logPath(args)
 			if err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, unix.SIGTERM)
 			defer stop()
+			if run != nil && follow {
+				// A log that was asked for outlives its run, and is not removed.
+				go func() {
+					run.Wait(ctx)
+					stop()
+				}()
+			}
 			out := newLogPrinter(c.OutOrStdout(), asJSON)
 			err = wire.Read(ctx, path, follow, out.print)
 			if errors.Is(err, unix.EPIPE) {
@@ -189,18 +196,18 @@ the path of a log that --wire made; it may be left out while there is only one.`
 }
 
 // logPath is a run's log, or a log by its path.
-func logPath(args []string) (string, error) {
+func logPath(args []string) (string, *runner.Found, error) {
 	if len(args) == 1 && strings.ContainsAny(args[0], "/.") {
-		return args[0], nil
+		return args[0], nil, nil
 	}
 	run, err := findRun(args)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if !run.Network {
-		return "", fmt.Errorf("run %s has no network, so no log", run.ID[:shownID])
+		return "", nil, fmt.Errorf("run %s has no network, so no log", run.ID[:shownID])
 	}
-	return run.WirePath(), nil
+	return run.WirePath(), &run, nil
 }
 
 // logPrinter prints records as a table that grows, or as JSON.
@@ -228,7 +235,7 @@ func (p *logPrinter) print(r wire.Record) error {
 	}
 	target := r.Host
 	if r.Port != 0 {
-		target = fmt.Sprintf("%s:%d%s", r.Host, r.Port, r.Path)
+		target = net.JoinHostPort(r.Host, fmt.Sprint(r.Port)) + r.Path
 	}
 	if target == "" {
 		target = "(" + r.From + ")"

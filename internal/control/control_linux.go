@@ -65,6 +65,8 @@ const (
 	maxLine      = 64 << 10
 	controlIdle  = time.Minute
 	controlLimit = 10 * time.Second
+	// acceptBackoff is how long to wait for descriptors to come free.
+	acceptBackoff = 50 * time.Millisecond
 )
 
 // Serve answers on a control socket until it is closed, and then waits
@@ -74,8 +76,13 @@ func Serve(l *net.UnixListener, wire Wire) {
 	defer wg.Wait()
 	for {
 		conn, err := l.AcceptUnix()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil {
+			// Out of descriptors, which a sandbox can bring about: they come free.
+			time.Sleep(acceptBackoff)
+			continue
 		}
 		wg.Go(func() {
 			defer conn.Close()

@@ -58,7 +58,7 @@ func restrictFiles(read, write []string) error {
 		landlock.RWFiles("/dev/null"),
 	)
 	if err != nil {
-		return fmt.Errorf("Landlock: %w", err)
+		return fmt.Errorf("by Landlock: %w", err)
 	}
 	return nil
 }

@@ -68,12 +68,29 @@ func (f *folder) listen() (out, local *net.UnixListener, err error) {
 	return out, local, nil
 }
 
+// listenControl makes the control socket, through the folder that it is in,
+// which is closed after it.
+func listenControl(path string) (*net.UnixListener, *folder, error) {
+	dir := filepath.Dir(path)
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the control socket's folder %s: %w", dir, err)
+	}
+	f := &folder{os.NewFile(uintptr(fd), dir)}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: f.at(filepath.Base(path))})
+	if err != nil {
+		f.Close()
+		return nil, nil, f.taken(filepath.Base(path), err)
+	}
+	return l, f, nil
+}
+
 // taken says what to do where a socket is there already. It is never removed
 // by itself: a proxy may be serving on it.
 func (f *folder) taken(name string, err error) error {
 	path := filepath.Join(f.file.Name(), name)
 	if errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("%s is there already: another proxy serves this folder, or one was killed: then remove it", path)
+		return fmt.Errorf("%s is there already: another proxy serves on it, or one was killed: then remove it", path)
 	}
 	return fmt.Errorf("making %s: %w", path, err)
 }

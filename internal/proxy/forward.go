@@ -21,40 +21,15 @@ import (
 // idleOrigin is how long a connection to an origin is kept for its next request.
 const idleOrigin = 30 * time.Second
 
-// forwardHTTP answers a request with an http:// URL in its request line (RFC
-// 9112, section 3.2.2). The URL decides where it goes, never the Host header,
-// which the origin is sent anew from the URL.
-func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request) {
-	c := call{start: time.Now(), what: clipQuote(r.URL.Host)}
-	bad := func(why string) {
-		s.refuse(w, r, c, refusal{status: http.StatusBadRequest, code: reach.CodeName, why: why})
-	}
-	if r.URL.Scheme != "http" || r.URL.Opaque != "" {
-		bad("only http:// goes without a tunnel: use CONNECT for anything else")
-		return
-	}
-	if r.URL.User != nil {
-		bad("a URL with a user is no request target")
-		return
-	}
-	host, port := r.URL.Host, "80"
-	if h, p, err := net.SplitHostPort(r.URL.Host); err == nil {
-		host, port = h, p
-		if r.URL.Host[0] == '[' {
-			host = "[" + h + "]"
-		}
-	}
-	t, err := reach.NewTarget(host, port)
-	if err != nil {
-		bad(err.Error())
-		return
-	}
-	c.target, c.what = t, t.String()
+// forwardHTTP answers a request with an http:// URL in its request line. The
+// origin is sent its Host anew from the URL.
+func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request, c call) {
 	machine, err := s.interfaces.Machine()
 	if err != nil {
 		s.refuse(w, r, c, refusalOf(err))
 		return
 	}
+	t := c.target
 	// Each request is decided, also on a connection to the origin that an
 	// earlier one opened.
 	if decision := s.rules.Decide(t, machine); !decision.Allowed {
@@ -63,7 +38,7 @@ func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f := &forwarding{call: c, client: r.Context()}
 	f.up.gate, f.down.gate = &s.gate, &s.gate
-	ctx, cancel := outliving(r.Context())
+	ctx, cancel := s.outliving(r.Context())
 	defer cancel()
 	ctx = context.WithValue(ctx, forwardingKey{}, f)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: f.gotConn})
@@ -81,24 +56,6 @@ func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	s.forward.ServeHTTP(w, r.WithContext(ctx))
-}
-
-// halfCloseGrace is how long an origin has to answer a client that has ended
-// its own direction.
-const halfCloseGrace = 2 * time.Minute
-
-// outliving returns a context that outlives one which the HTTP server ends as
-// soon as the client has nothing more to send: the client may still read.
-func outliving(client context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(client))
-	stop := context.AfterFunc(client, func() {
-		timer := time.AfterFunc(halfCloseGrace, cancel)
-		context.AfterFunc(ctx, func() { timer.Stop() })
-	})
-	return ctx, func() {
-		stop()
-		cancel()
-	}
 }
 
 // forwarding is what is learned of one request while it is forwarded.
@@ -143,6 +100,14 @@ type upgraded struct {
 	*counter
 	io.Writer
 	up *counter
+}
+
+// CloseWrite passes the client's end on to the origin.
+func (u upgraded) CloseWrite() error {
+	if far, ok := u.Writer.(interface{ CloseWrite() error }); ok {
+		return far.CloseWrite()
+	}
+	return http.ErrNotSupported
 }
 
 // Write writes and counts.
@@ -211,6 +176,9 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 			*p.Out = *p.Out.WithContext(context.WithValue(p.Out.Context(), targetKey{}, t))
 		},
 		ModifyResponse: func(resp *http.Response) error {
+			if !s.gate.wait() {
+				return errStopped
+			}
 			f := resp.Request.Context().Value(forwardingKey{}).(*forwarding)
 			f.answered, f.status = true, resp.StatusCode
 			f.down.ReadCloser = resp.Body
@@ -223,10 +191,15 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			f := r.Context().Value(forwardingKey{}).(*forwarding)
-			if f.client.Err() != nil && errors.Is(err, context.Canceled) {
-				return // the client is gone, which says nothing of the origin
-			}
 			f.refused = true
+			if current, why := s.gate.now(); current == stopped {
+				s.refuse(w, r, f.call, refusal{status: http.StatusServiceUnavailable, code: codeStopped, why: why})
+				return
+			}
+			if f.client.Err() != nil && errors.Is(err, context.Canceled) {
+				f.refused = false // the client is gone, which says nothing of the origin
+				return
+			}
 			s.refuse(w, r, f.call, refusalOf(err))
 		},
 	}

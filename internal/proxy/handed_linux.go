@@ -21,8 +21,12 @@ const proxyAddress = "127.0.0.1:40781"
 func (p *Proxy) serveLocal(local *net.UnixListener) {
 	for {
 		conn, err := local.AcceptUnix()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil {
+			time.Sleep(acceptBackoff)
+			continue
 		}
 		if err := p.serveRelay(conn); err != nil && !errors.Is(err, io.EOF) {
 			p.tellFailed(err)

@@ -71,8 +71,9 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 		}
 		done := make(chan struct{})
 		go p.tellRunner(done)
-		err = p.Run(ctx, at)
-		p.tellLast(done)
+		if err = p.Run(ctx, at); err == nil {
+			p.tellLast(done)
+		}
 		return err
 	}
 	service, err := NewService(rules, "", func(r channel.Refused) {

@@ -161,6 +161,10 @@ func (p *Proxy) countConn(conn net.Conn, state http.ConnState) {
 		if p.waiting.Add(1) > maxWaiting {
 			conn.Close()
 		}
+	case http.StateIdle:
+		if c, ok := conn.(*firstLineConn); ok {
+			c.judged = false // the next request's line
+		}
 	case http.StateHijacked, http.StateClosed:
 		p.waiting.Add(-1)
 	}
@@ -219,11 +223,11 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		go p.serveHTTP(l, "listen")
 	}
 	if at.Control != "" {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: at.Control})
+		l, beside, err := listenControl(at.Control)
 		if err != nil {
-			return fmt.Errorf("the control socket: %w", err)
+			return err
 		}
-		ends = append(ends, l)
+		ends = append(ends, beside, l)
 		go control.Serve(l, p.service.Load())
 	}
 	p.tell(channel.FromProxy{Ready: true})

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -31,6 +33,9 @@ type Service struct {
 	wirePath   string // empty: none
 	tally      *tally
 	calls      calls
+	ctx        context.Context // ends when the wire is stopped
+	cancel     context.CancelFunc
+	lingering  atomic.Int64 // requests whose clients have ended their direction
 	gate       gate
 	limiter    *rate.Limiter // nil: no limit
 	refusals   refusals
@@ -56,6 +61,7 @@ func NewService(rules bind.Rules, defaultWire string, refused func(channel.Refus
 		rules: compiled, interfaces: &egress.Interfaces{}, tally: newTally(refused),
 		refusals: refusals{limit: rules.PauseAfter},
 	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if rules.PerMinute > 0 {
 		s.limiter = rate.NewLimiter(rate.Limit(float64(rules.PerMinute)/60), rules.PerMinute)
 	}
@@ -96,6 +102,7 @@ func (s *Service) Close() channel.Summary {
 // Stop ends every open call, and refuses every later one, for good.
 func (s *Service) Stop() {
 	s.gate.set(stopped, "its wire was stopped")
+	s.cancel()
 	s.calls.abortAll()
 }
 
@@ -114,6 +121,7 @@ func (s *Service) Resume() bool {
 	if !s.gate.set(running, "") {
 		return false
 	}
+	s.calls.goOn()
 	s.refusals.reset()
 	return true
 }
@@ -134,17 +142,12 @@ func (s *Service) Status() control.Status {
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.calls.enter()
 	defer s.calls.leave()
-	c := call{start: time.Now(), what: "every call"}
-	if state, why := s.gate.now(); state != running {
-		code := codePaused
-		if state == stopped {
-			code = codeStopped
-		}
-		s.refuse(w, r, c, refusal{status: http.StatusServiceUnavailable, code: code, why: why})
+	c, bad := newCall(r)
+	if closed := s.notRunning(); closed != nil {
+		s.refuse(w, r, c, *closed)
 		return
 	}
-	own := r.Method != http.MethodConnect && !r.URL.IsAbs()
-	if own && fromPage(r) {
+	if c.own && fromPage(r) {
 		c.what = "a web page"
 		s.refusePage(w, r, c)
 		return
@@ -154,17 +157,62 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case r.Method == http.MethodConnect:
-		s.connect(w, r)
-	case !own:
-		s.forwardHTTP(w, r)
-	default:
+	case bad != nil:
+		s.refuse(w, r, c, *bad)
+	case c.own:
 		// A request to the proxy itself. It has no routes.
-		c.what = "the proxy itself"
 		s.refuse(w, r, c, refusal{
 			status: http.StatusNotFound, code: codeRoute,
 			why: "it is a proxy: send it CONNECT, or a request with a whole http:// URL",
 		})
+	case r.Method == http.MethodConnect:
+		s.connect(w, r, c)
+	default:
+		s.forwardHTTP(w, r, c)
+	}
+}
+
+// notRunning is the refusal of a wire that is paused or stopped, nil of one
+// that runs.
+func (s *Service) notRunning() *refusal {
+	current, why := s.gate.now()
+	switch current {
+	case running:
+		return nil
+	case paused:
+		return &refusal{status: http.StatusServiceUnavailable, code: codePaused, why: why}
+	default:
+		return &refusal{status: http.StatusServiceUnavailable, code: codeStopped, why: why}
+	}
+}
+
+// maxLingering bounds the requests that go on though their clients have ended
+// their direction: most of those clients are gone.
+const maxLingering = 64
+
+// lingerGrace is how long an origin has to answer such a client.
+const lingerGrace = 2 * time.Minute
+
+// outliving returns a context that outlives one which the HTTP server ends as
+// soon as the client has nothing more to send: the client may still read. It
+// ends with the wire.
+func (s *Service) outliving(client context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(client))
+	ended := context.AfterFunc(s.ctx, cancel)
+	gone := context.AfterFunc(client, func() {
+		if s.lingering.Add(1) > maxLingering {
+			cancel()
+		}
+		timer := time.AfterFunc(lingerGrace, cancel)
+		context.AfterFunc(ctx, func() {
+			timer.Stop()
+			s.lingering.Add(-1)
+		})
+	})
+	return ctx, func() {
+		ended()
+		gone()
+		cancel()
 	}
 }
 
@@ -179,8 +227,8 @@ func (s *Service) refusePage(w http.ResponseWriter, r *http.Request, c call) {
 }
 
 func (s *Service) refuseRate(w http.ResponseWriter, r *http.Request, c call) {
-	perCall := time.Duration(float64(time.Second) / float64(s.limiter.Limit()))
-	seconds := max(1, int((perCall+time.Second-1)/time.Second))
+	missing := 1 - s.limiter.Tokens()
+	seconds := max(1, int(math.Ceil(missing/float64(s.limiter.Limit()))))
 	s.refuse(w, r, c, refusal{
 		status: http.StatusTooManyRequests, code: codeRate, retryAfter: seconds,
 		why: fmt.Sprintf("it made more than %d calls a minute (--per-minute): the next is allowed in %d s", s.limiter.Burst(), seconds),
@@ -192,6 +240,55 @@ type call struct {
 	start  time.Time
 	target reach.Target
 	what   string // the target as a person reads it
+	own    bool   // it is to the proxy itself
+}
+
+// newCall reads what a request asks for: of CONNECT the request line as it was
+// sent (RFC 9110, section 9.3.6), of any other the URL in it (RFC 9112,
+// section 3.2.2). No header decides. bad is for what is no target.
+func newCall(r *http.Request) (c call, bad *refusal) {
+	c = call{start: time.Now()}
+	refuse := func(why string) (call, *refusal) {
+		return c, &refusal{status: http.StatusBadRequest, code: reach.CodeName, why: why}
+	}
+	var err error
+	switch {
+	case r.Method == http.MethodConnect:
+		c.what = clipQuote(r.RequestURI)
+		if c.target, err = reach.ParseTarget(r.RequestURI); err != nil {
+			return refuse(err.Error())
+		}
+		if r.ContentLength != 0 || len(r.TransferEncoding) > 0 {
+			c.what = c.target.String()
+			return refuse("CONNECT has no body")
+		}
+	case !r.URL.IsAbs():
+		c.own, c.what = true, "the proxy itself"
+		return c, nil
+	default:
+		c.what = clipQuote(r.RequestURI)
+		if r.URL.Scheme != "http" || r.URL.Opaque != "" {
+			return refuse("only http:// goes without a tunnel: use CONNECT for anything else")
+		}
+		if r.URL.User != nil {
+			return refuse("a URL with a user is no request target")
+		}
+		host, port := r.URL.Host, "80"
+		if h, p, err := net.SplitHostPort(r.URL.Host); err == nil {
+			host = h
+			if r.URL.Host[0] == '[' {
+				host = "[" + h + "]"
+			}
+			if p != "" {
+				port = p
+			}
+		}
+		if c.target, err = reach.NewTarget(host, port); err != nil {
+			return refuse(err.Error())
+		}
+	}
+	c.what = c.target.String()
+	return c, nil
 }
 
 func (c call) record(r *http.Request, verdict wire.Verdict) wire.Record {
@@ -306,7 +403,7 @@ func (s *Service) countRefusal(why refusal) {
 	if s.refusals.add(time.Now()) {
 		reason := fmt.Sprintf("%d refusals in a minute paused it (--pause-after)", s.refusals.limit)
 		if s.Pause(reason) {
-			s.tally.refused("the wire", refusal{code: codePaused, why: reason + ": lnk sandbox resume lets it go on"})
+			s.tally.paused(reason + ": lnk sandbox resume lets it go on")
 		}
 	}
 }

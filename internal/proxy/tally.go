@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -24,6 +25,7 @@ type tally struct {
 	more         int
 	reachedAll   int
 	refusedAll   int
+	pauses       int
 	up, down     int64
 }
 
@@ -64,6 +66,19 @@ func (t *tally) refused(what string, why refusal) {
 		text += " (" + why.detail + ")"
 	}
 	t.tell(channel.Refused{Code: string(why.code), What: what, Why: text})
+}
+
+// paused tells that the wire paused itself, each time in words of its own:
+// what was told once is not told again.
+func (t *tally) paused(why string) {
+	t.mu.Lock()
+	t.pauses++
+	n := t.pauses
+	t.mu.Unlock()
+	if n > 1 {
+		why = fmt.Sprintf("%s (for the %d. time)", why, n)
+	}
+	t.tell(channel.Refused{Code: string(codePaused), What: "the wire", Why: why})
 }
 
 func (t *tally) count(in map[string]int, what string) {

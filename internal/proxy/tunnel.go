@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"link.internal/lnk/internal/reach"
 	"link.internal/lnk/internal/wire"
 )
 
@@ -19,23 +18,19 @@ import (
 // section 9.3.6).
 const established = "HTTP/1.1 200 Connection established\r\n\r\n"
 
-// connect answers CONNECT (RFC 9110, section 9.3.6). The target is read from
-// the request line as it was sent: no header and no URL parser decides.
-func (s *Service) connect(w http.ResponseWriter, r *http.Request) {
-	c := call{start: time.Now(), what: clipQuote(r.RequestURI)}
-	t, err := reach.ParseTarget(r.RequestURI)
-	if err != nil {
-		s.refuse(w, r, c, refusal{status: http.StatusBadRequest, code: reach.CodeName, why: err.Error()})
-		return
-	}
-	c.target, c.what = t, t.String()
-	if r.ContentLength != 0 || len(r.TransferEncoding) > 0 {
-		s.refuse(w, r, c, refusal{status: http.StatusBadRequest, code: reach.CodeName, why: "CONNECT has no body"})
-		return
-	}
-	ctx, cancel := outliving(r.Context())
-	far, err := s.dialer.Dial(ctx, t)
+// connect answers CONNECT.
+func (s *Service) connect(w http.ResponseWriter, r *http.Request, c call) {
+	ctx, cancel := s.outliving(r.Context())
+	far, err := s.dialer.Dial(ctx, c.target)
 	cancel()
+	if closed := s.notRunning(); closed != nil {
+		// Paused or stopped while it was being dialled.
+		if err == nil {
+			far.Close()
+		}
+		s.refuse(w, r, c, *closed)
+		return
+	}
 	if err != nil {
 		s.refuse(w, r, c, refusalOf(err))
 		return
@@ -86,12 +81,11 @@ func (s *Service) tunnel(near, far halfCloser, early []byte, r *http.Request, c 
 		return
 	}
 	defer s.calls.close(p)
-	if _, err := io.WriteString(near, established); err != nil {
-		return
-	}
-	if s.judgesServerName(c.target) {
+	_, err := io.WriteString(near, established)
+	if err == nil && s.judgesServerName(c.target) {
 		var why *refusal
-		if early, why = s.serverName(p, early, c.target); why != nil {
+		early, why, err = s.serverName(p, early, c.target)
+		if why != nil {
 			record := c.record(r, wire.Refused)
 			record.Reason = string(why.code)
 			s.wire.Append(record)
@@ -101,6 +95,13 @@ func (s *Service) tunnel(near, far halfCloser, early []byte, r *http.Request, c 
 		}
 	}
 	s.tally.reached(c.what)
+	if err != nil {
+		// The client is gone, or the wire was stopped, before anything passed.
+		record := c.record(r, wire.End)
+		record.Address = address(far)
+		s.wire.Append(record)
+		return
+	}
 	record := c.record(r, wire.Open)
 	record.Address = address(far)
 	record.Status = http.StatusOK
@@ -203,6 +204,7 @@ func (p *pair) stand() {
 type calls struct {
 	mu      sync.Mutex
 	ended   bool
+	still   bool
 	count   int
 	empty   chan struct{} // closed when the last one leaves; nil unless waited for
 	tunnels map[*pair]struct{}
@@ -243,6 +245,9 @@ func (c *calls) open(p *pair) bool {
 		c.tunnels = make(map[*pair]struct{})
 	}
 	c.tunnels[p] = struct{}{}
+	if c.still {
+		p.stand() // it was let in just before a pause
+	}
 	return true
 }
 
@@ -266,9 +271,17 @@ func (c *calls) abortAll() {
 func (c *calls) stand() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.still = true
 	for p := range c.tunnels {
 		p.stand()
 	}
+}
+
+// goOn lets tunnels open as usual; each that stands finds out by itself.
+func (c *calls) goOn() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.still = false
 }
 
 // drain waits until no call is under way, limit at most.

@@ -187,7 +187,10 @@ func ParseLAN(text string) (LAN, error) {
 		if err != nil {
 			return LAN{}, fmt.Errorf("%q is not a range such as 192.168.1.0/24", text)
 		}
-		if prefix.Addr().Is4In6() || prefix.Masked() != prefix {
+		if prefix.Addr().Is4In6() {
+			return LAN{}, fmt.Errorf("%q is an IPv4 range in IPv6 form: write it as IPv4", text)
+		}
+		if prefix.Masked() != prefix {
 			return LAN{}, fmt.Errorf("%q has bits set beyond its length: it would be %s", text, prefix.Masked())
 		}
 		if prefix.Bits() == 0 {

@@ -96,9 +96,16 @@ func newFolder(about About) (*folder, error) {
 // openBase opens where run folders are made: a folder in which nobody else
 // can rename or remove what is this user's.
 func openBase() (*os.File, error) {
-	if base := openRuntimeFolder(); base != nil {
+	if base, err := openRuntimeFolder(); err == nil {
 		return base, nil
 	}
+	return openTmp()
+}
+
+// errNoFolder is a place for runs that isn't there.
+var errNoFolder = errors.New("no such place for runs")
+
+func openTmp() (*os.File, error) {
 	base, err := os.OpenFile("/tmp", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("no place for the run's folder: XDG_RUNTIME_DIR is none, and /tmp: %w", err)
@@ -131,32 +138,32 @@ func Folders() []string {
 	return nil
 }
 
-func openRuntimeFolder() *os.File {
+func openRuntimeFolder() (*os.File, error) {
 	path := runtimeFolder()
 	if path == "" {
-		return nil
+		return nil, errNoFolder
 	}
 	parent, err := os.OpenFile(filepath.Dir(path), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil
+		return nil, errNoFolder
 	}
 	defer parent.Close()
 	if checkBase(parent) != nil {
-		return nil
+		return nil, errNoFolder
 	}
 	if err := unix.Mkdirat(int(parent.Fd()), "lnk", 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil
+		return nil, errNoFolder
 	}
 	fd, err := unix.Openat(int(parent.Fd()), "lnk", unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil
+		return nil, errNoFolder
 	}
 	base := os.NewFile(uintptr(fd), path)
 	if checkBase(base) != nil || unix.Access(path, unix.W_OK) != nil {
 		base.Close()
-		return nil
+		return nil, errNoFolder
 	}
-	return base
+	return base, nil
 }
 
 func checkBase(base *os.File) error {

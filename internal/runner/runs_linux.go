@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,14 +65,50 @@ func (f Found) WirePath() string {
 	return filepath.Join(f.path, wireName)
 }
 
-// Runs finds this user's runs, the oldest first. A run is alive while its
-// folder is locked; what is left of others is removed by the next run.
-func Runs() ([]Found, error) {
-	base, err := openBase()
+// Wait returns when the run is over, or ctx has ended.
+func (f Found) Wait(ctx context.Context) {
+	dir, err := os.OpenFile(f.path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return
 	}
-	defer base.Close()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		defer dir.Close()
+		for unix.Flock(int(dir.Fd()), unix.LOCK_SH) == unix.EINTR {
+		}
+	}()
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// Runs finds this user's runs, the oldest first, in both of the places where
+// runs are: one may have been started without XDG_RUNTIME_DIR. A run is alive
+// while its folder is locked; what is left of others is removed by the next run.
+func Runs() ([]Found, error) {
+	var found []Found
+	for _, open := range []func() (*os.File, error){openRuntimeFolder, openTmp} {
+		base, err := open()
+		if errors.Is(err, errNoFolder) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		in, err := runsIn(base)
+		base.Close()
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, in...)
+	}
+	slices.SortFunc(found, func(a, b Found) int { return a.Started.Compare(b.Started) })
+	return found, nil
+}
+
+func runsIn(base *os.File) ([]Found, error) {
 	names, err := base.Readdirnames(-1)
 	if err != nil {
 		return nil, fmt.Errorf("looking for runs in %s: %w", base.Name(), err)
@@ -86,7 +123,6 @@ func Runs() ([]Found, error) {
 			found = append(found, Found{ID: strings.ToLower(id), About: about, path: filepath.Join(base.Name(), name)})
 		}
 	}
-	slices.SortFunc(found, func(a, b Found) int { return a.Started.Compare(b.Started) })
 	return found, nil
 }
 

@@ -41,8 +41,12 @@ func (s *Spec) Check() error {
 	if _, err := bind.ParseUpstream(s.Rules.Upstream); err != nil {
 		return err
 	}
-	if s.Rules.Agent != "" && !s.Rules.Network() {
-		return fmt.Errorf("--agent is for the log of the proxy, and nothing here needs a proxy: add --internet-host, or leave it out")
+	for flag, given := range map[string]bool{
+		"--agent": s.Rules.Agent != "", "--upstream": s.Rules.Upstream != "", "--per-minute": s.Rules.PerMinute != 0, "--pause-after": s.Rules.PauseAfter != 0,
+	} {
+		if given && !s.Rules.Network() {
+			return fmt.Errorf("%s is for the proxy, and nothing here needs one: add --internet-host, or leave it out", flag)
+		}
 	}
 	if s.Rules.Wire != "" {
 		path, err := filepath.Abs(s.Rules.Wire)

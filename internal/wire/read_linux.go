@@ -99,9 +99,34 @@ func (t *tail) read(f func(Record) error) error {
 		if !rotated {
 			return nil
 		}
-		t.file.Close()
+		before := t.file
 		t.file = nil
+		// Rotated more than once meanwhile, another file stands between.
+		if between := t.between(before); between != nil {
+			err := between.lines(f)
+			between.close()
+			if err != nil {
+				before.Close()
+				return err
+			}
+		}
+		before.Close()
 	}
+}
+
+// between opens the rotated file, unless it is the one that was read before.
+func (t *tail) between(before *os.File) *tail {
+	file, err := os.OpenFile(Rotated(t.path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	was, wasErr := before.Stat()
+	is, isErr := file.Stat()
+	if wasErr != nil || isErr != nil || os.SameFile(was, is) {
+		file.Close()
+		return nil
+	}
+	return &tail{path: t.path, file: file, in: bufio.NewReader(file)}
 }
 
 func (t *tail) lines(f func(Record) error) error {

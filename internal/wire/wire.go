@@ -86,7 +86,11 @@ func openFile(path string) (file *os.File, size int64, err error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("opening the wire log: %w", err)
 	}
-	if size, err = checkFile(file); err != nil {
+	if size, err = checkFile(file); err == nil && unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		// Two would number their records alike, and rotate each other's away.
+		err = errors.New("another proxy logs there")
+	}
+	if err != nil {
 		file.Close()
 		return nil, 0, fmt.Errorf("the wire log %s: %w", path, err)
 	}
