@@ -387,6 +387,12 @@ print(raw(b"ok.test:443", b"GET / HTTP/1.1\r\nHost: ok.test\r\n\r\n"), raw(b"ok.
 	// --tcp lifts it; a literal address needs no name.
 	sandbox(t, []string{"--internet-host", "ok.test", "--tcp", "ok.test:443"}, python(tlsClient+`print(hello(b"ok.test:443", "evil.test"))`)).exits(0).prints("200\n")
 	sandbox(t, []string{"--internet-host", addr.String()}, python(tlsClient+fmt.Sprintf(`print(hello(b"%[1]s:443", None), hello(b"%[1]s:443", "evil.test"))`, addr))).exits(0).prints("200 closed\n")
+	// A client that goes away before it has said anything is no refusal.
+	gone := sandbox(t, []string{"--internet-host", "ok.test"}, python(`
+s = tunnel(b"ok.test:443"); s.close(); s = tunnel(b"ok.test:443"); s.sendall(b"\x16\x03\x01\x01"); s.close(); time.sleep(0.2)`)).exits(0)
+	if gone.stderr != "" {
+		t.Errorf("stderr: %s", gone.stderr)
+	}
 	// The bytes go on untouched, whatever pieces they come in.
 	echoed := internet.Address()
 	internet.DNS.Set("echo.test", echoed)
