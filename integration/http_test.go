@@ -540,13 +540,16 @@ type gitServer struct{ dir string }
 
 func (g *gitServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	cmd := exec.Command("git", "http-backend")
+	cmd.Dir = g.dir
 	cmd.Env = append(os.Environ(), "GIT_PROJECT_ROOT="+g.dir, "GIT_HTTP_EXPORT_ALL=1", "REQUEST_METHOD="+r.Method, "PATH_INFO="+r.URL.Path, "QUERY_STRING="+r.URL.RawQuery,
 		"CONTENT_TYPE="+r.Header.Get("Content-Type"), "HTTP_CONTENT_ENCODING="+r.Header.Get("Content-Encoding"), "REMOTE_USER=tester", "GIT_PROTOCOL="+r.Header.Get("Git-Protocol"),
 		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=http.receivepack", "GIT_CONFIG_VALUE_0=true", "GIT_CONFIG_KEY_1=safe.directory", "GIT_CONFIG_VALUE_1=*")
 	cmd.Stdin = r.Body
 	out, err := cmd.Output()
 	if err != nil {
-		http.Error(w, err.Error(), 500)
+		var exit *exec.ExitError
+		errors.As(err, &exit)
+		http.Error(w, fmt.Sprintf("%v: %s", err, exit.Stderr), 500)
 		return
 	}
 	response, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("HTTP/1.0 200 OK\r\n"), strings.NewReader(string(out)))), r)

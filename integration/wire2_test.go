@@ -181,7 +181,7 @@ func TestWIRE5_OutOfDescriptors(t *testing.T) {
 	run := start(t, testnet.Command("/bin/sh", "-c", "ulimit -n 300; exec "+testnet.Lnk+` sandbox run --internet-host ok.test -- sh -c "$1"`, "sh", python(`
 held = []
 for i in range(80):
-    s = open_(); s.settimeout(1); held.append(s)
+    s = open_(); s.settimeout(0.1); held.append(s)
     try: s.sendall(b"CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\n\r\nx"); s.recv(100); s.recv(1)
     except OSError: pass
 print("full", flush=True); time.sleep(2)
