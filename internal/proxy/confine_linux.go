@@ -11,7 +11,17 @@ import (
 
 // readable is what a proxy reads of the machine's files: how names are looked
 // up, and what getent(1) is made of.
-var readable = []string{"/etc", "/usr", "/bin", "/lib", "/lib64", "/nix/store", "/gnu/store", "/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager"}
+func readable() []string {
+	folders := []string{"/etc", "/usr", "/bin", "/lib", "/lib64", "/nix/store", "/gnu/store"}
+	// Each may be a link, to wherever the machine's network manager keeps it,
+	// and be made anew there.
+	for _, file := range []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"} {
+		if real, err := filepath.EvalSymlinks(file); err == nil && filepath.Dir(real) != "/" {
+			folders = append(folders, filepath.Dir(real))
+		}
+	}
+	return folders
+}
 
 // confineSelf gives up the user's files, but the folders of its sockets and
 // of its log, and the system calls that it has no use for. A proxy that was
@@ -23,7 +33,7 @@ func confineSelf(at Places, wire string) error {
 			folders = append(folders, folder)
 		}
 	}
-	if err := restrictFiles(readable, folders); err != nil {
+	if err := restrictFiles(readable(), folders); err != nil {
 		return fmt.Errorf("giving up the user's files: %w", err)
 	}
 	if err := confine.Self(); err != nil {
