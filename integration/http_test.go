@@ -318,7 +318,7 @@ for i in 1 2 3; do status CONNECT no.test:443; done; status GET http://ok.test/;
 
 // WE1, NET7: a web page's request is refused on every path, for nothing, and
 // logged once a minute at most.
-func TestWE1_WebPages(t *testing.T) {
+func TestNET7WE1_WebPages(t *testing.T) {
 	log := filepath.Join(testnet.Home, "we1.wire")
 	defer os.Remove(log)
 	sandbox(t, []string{"--internet-host", "ok.test", "--per-minute", "3", "--pause-after", "2", "--wire", log}, python(`
@@ -350,7 +350,7 @@ print(ask(b"/", host), ask(b"/", host + b"Origin: http://127.0.0.1:40781\r\nSec-
 }
 
 // FI6, NET9: on 443 the TLS server name is the host that was asked for.
-func TestFI6_ServerNames(t *testing.T) {
+func TestNET9FI6_ServerNames(t *testing.T) {
 	addr := internet.Host("ok.test")
 	internet.DNS.Set("evil.test", addr)
 	secure := internet.TLS(addr, 443, nil)
@@ -414,7 +414,7 @@ print(drain(s) == first)`)).exits(0).prints("True\n")
 }
 
 // An encrypted ClientHello could name any site of a shared address.
-func TestFI6_EncryptedClientHello(t *testing.T) {
+func TestNET9FI6_EncryptedClientHello(t *testing.T) {
 	addr := internet.Host("ok.test")
 	secure := internet.TLS(addr, 443, nil)
 	defer secure.Close()
@@ -450,7 +450,7 @@ func TestCL_RealClients(t *testing.T) {
 	defer plain.Close()
 	defer secure.Close()
 	site(t, "no.test")
-	t.Run("node fetch", func(t *testing.T) {
+	t.Run("CL3 node fetch", func(t *testing.T) {
 		node, err := exec.LookPath("node")
 		if err != nil {
 			t.Skip("node is missing")
@@ -481,7 +481,7 @@ try { const r = await fetch('http://no.test/'); console.log('status', r.status) 
 			t.Errorf("%d calls for one refusal", refused)
 		}
 	})
-	t.Run("python's clients", func(t *testing.T) {
+	t.Run("CL2 python's clients", func(t *testing.T) {
 		sandbox(t, append(okFlags, "--env", "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt", "--env", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"), `
 			cd /tmp && echo inside >index.html; python3 -m http.server 8000 >log 2>&1 &
 			while ! curl -s http://localhost:8000/ >/dev/null; do sleep 0.05; done

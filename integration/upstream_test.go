@@ -160,7 +160,7 @@ func deadAddress(t *testing.T) netip.Addr {
 
 // UC1, UP3: a SOCKS server in every manner of speaking; names are resolved
 // here, a judged address is sent, and the bytes are exact.
-func TestUC1_SOCKS(t *testing.T) {
+func TestUP3UC1_SOCKS(t *testing.T) {
 	addr := internet.Host("ok.test")
 	echo := internet.Echo(addr, 80)
 	defer echo.Close()
@@ -324,7 +324,7 @@ while True:
 }
 
 // UC2, UP5: an HTTP upstream is given names; nothing is looked up here.
-func TestUC2_HTTPUpstream(t *testing.T) {
+func TestUP5UC2_HTTPUpstream(t *testing.T) {
 	addr := internet.Address()
 	// The name is known to the upstream alone.
 	plain, secure := internet.HTTP(addr, 80, nil), internet.TLS(addr, 443, nil)
