@@ -299,4 +299,5 @@ func TestBadFlags(t *testing.T) {
 	}
 	finish(t, testnet.Command(testnet.Lnk, "sandbox", "walk")).refusedInOneLine("walk")
 	finish(t, testnet.Command(testnet.Lnk, "walk")).refusedInOneLine("walk")
+	finish(t, testnet.Command(testnet.Lnk, "sanbox")).refusedInOneLine("did you mean sandbox?")
 }

@@ -92,6 +92,10 @@ func TestWIRE3_Wire(t *testing.T) {
 	lnk(t, "sandbox", "wire").refusedInOneLine("nothing runs")
 	lnk(t, "sandbox", "wire", "nosuch").refusedInOneLine("nosuch")
 	lnk(t, "sandbox", "wire", "./nosuch").refusedInOneLine("nosuch")
+	lnk(t, "sandbox", "wire", "-f", "./nosuch").refusedInOneLine("nosuch")
+	// A log that the sandbox could erase is refused.
+	userFolder(t, "erasable")
+	lnk(t, "sandbox", "run", "--internet-host", "ok.test", "--write", "erasable", "--wire", "erasable/log", "--", "true").refusedInOneLine("--wire", "may write")
 	lnk(t, "sandbox", "wire", "a", "b").refusedInOneLine("b")
 }
 

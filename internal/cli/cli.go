@@ -73,6 +73,7 @@ func newRoot() *cobra.Command {
 	sandbox := &cobra.Command{
 		Use:   "sandbox",
 		Short: "run programs that reach only what you list",
+		Args:  cobra.ArbitraryArgs,
 		RunE:  subcommandNeeded,
 	}
 	sandbox.AddCommand(newRun(), newProxy(), newList(), newWire(),
@@ -81,13 +82,17 @@ func newRoot() *cobra.Command {
 		newDo("stop", "end all of a run's calls, for good", "End all of a run's calls, for good. The program runs on, and is told nothing\nbut refusals."),
 	)
 	root.AddCommand(sandbox, newDoctor())
-	root.RunE = subcommandNeeded
+	root.Args, root.RunE = cobra.ArbitraryArgs, subcommandNeeded
 	return root
 }
 
 func subcommandNeeded(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError{fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())}
+		hint := ""
+		if c.SuggestionsMinimumDistance = 2; len(c.SuggestionsFor(args[0])) > 0 {
+			hint = ": did you mean " + c.SuggestionsFor(args[0])[0] + "?"
+		}
+		return usageError{fmt.Errorf("unknown command %q for %q%s", args[0], c.CommandPath(), hint)}
 	}
 	return c.Help()
 }

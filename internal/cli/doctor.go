@@ -23,7 +23,7 @@ func newDoctor() *cobra.Command {
 		Long: `Say whether this machine has what a sandbox needs. It starts one, with
 nothing in it, rather than guess. One line says that all is ready; else each
 line says what is missing and what to do, and the exit code is 1.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ready, missing := examine()
 			if len(missing) == 0 {

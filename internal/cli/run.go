@@ -67,6 +67,11 @@ func run(s *spec.Spec, args []string, verbose bool) error {
 	if err != nil {
 		return err
 	}
+	if s.Rules.Wire != "" {
+		if folder := plan.Writable(s.Rules.Wire); folder != "" {
+			return fmt.Errorf("--wire %s: it lies in %s, which the sandbox may write, and so erase: log elsewhere", s.Rules.Wire, folder)
+		}
+	}
 	env, path, err := s.Environment(caller, plan.Dir)
 	if err != nil {
 		return err

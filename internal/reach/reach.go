@@ -225,6 +225,9 @@ func (r *Rules) Local(h Host) bool {
 func refuse(code Code, why string) Decision { return Decision{Code: code, Why: why} }
 
 func refuseHost(t Target) Decision {
+	if localName(t.Host.Name) {
+		return refuse(CodeHost, "add it to [lan] allow (--lan-host "+t.Host.String()+")")
+	}
 	why := "add it to [internet] allow (--internet-host " + t.Host.String() + ")"
 	if t.Port != 443 && t.Port != 80 {
 		why += " and [internet] tcp (--tcp " + t.String() + ")"

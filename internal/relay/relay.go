@@ -15,7 +15,6 @@ package relay
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -282,7 +281,7 @@ func lookPath(name, dir string, env [][]byte) (string, error) {
 		switch {
 		case err == nil && !info.IsDir() && info.Mode()&0o111 != 0:
 			return candidate, nil
-		case err == nil && !info.IsDir(), errors.Is(err, fs.ErrPermission):
+		case err == nil && !info.IsDir():
 			denied = candidate
 		}
 	}

@@ -56,6 +56,11 @@ func (s *Spec) Environment(c Caller, workingFolder string) (env []string, path s
 			values[v[0]] = v[1]
 		}
 	}
+	named := make(map[string]bool)
+	for _, entry := range s.Env {
+		name, _, _ := strings.Cut(entry, "=")
+		named[name] = true
+	}
 	for _, entry := range s.Env {
 		name, value, given := strings.Cut(entry, "=")
 		if !variableName(name) {
@@ -63,7 +68,7 @@ func (s *Spec) Environment(c Caller, workingFolder string) (env []string, path s
 		}
 		if !given {
 			if proxied && isProxyVariable(name) {
-				return nil, "", fmt.Errorf("--env %s: the sandbox has its own proxy, so the one here isn't passed on", name)
+				return nil, "", fmt.Errorf("--env %s: the sandbox has its own proxy, so the one here isn't passed on: leave it out, or give --env %s=VALUE", name, name)
 			}
 			var ok bool
 			if value, ok = theirs[name]; !ok {
@@ -71,12 +76,26 @@ func (s *Spec) Environment(c Caller, workingFolder string) (env []string, path s
 			}
 		}
 		values[name] = value
+		if proxied && isProxyVariable(name) && !named[otherCase(name)] {
+			values[otherCase(name)] = value // some clients read one, some the other
+		}
 	}
 	for name, value := range values {
 		env = append(env, name+"="+value)
 	}
 	slices.Sort(env)
 	return env, values["PATH"], nil
+}
+
+// otherCase is a proxy's variable in the other spelling; NODE_USE_ENV_PROXY
+// has one.
+func otherCase(name string) string {
+	for _, other := range []string{strings.ToLower(name), strings.ToUpper(name)} {
+		if other != name && isProxyVariable(other) {
+			return other
+		}
+	}
+	return name
 }
 
 func isProxyVariable(name string) bool {

@@ -21,7 +21,7 @@ func TestEnvironment(t *testing.T) {
 		{name: "clean", has: []string{"PATH=/bin", "TERM=t", "LC_ALL=C", "HOME=/home/u", "USER=u", "PWD=/w"}, hasNot: []string{"SECRET", "HTTP_PROXY", "NODE_USE_ENV_PROXY"}},
 		{name: "named", env: []string{"SECRET", "A=b=c", "EMPTY"}, has: []string{"SECRET=x", "A=b=c", "EMPTY="}},
 		{name: "a proxy", network: true, has: []string{"HTTP_PROXY=" + proxyURL, "https_proxy=" + proxyURL, "NO_PROXY=localhost,127.0.0.1,::1"}},
-		{name: "a proxy of one's own", network: true, env: []string{"HTTP_PROXY=x"}, has: []string{"HTTP_PROXY=x", "http_proxy=" + proxyURL}},
+		{name: "a proxy of one's own", network: true, env: []string{"HTTP_PROXY=x"}, has: []string{"HTTP_PROXY=x", "http_proxy=x", "HTTPS_PROXY=" + proxyURL}},
 		{name: "unset", env: []string{"NOPE"}, err: "isn't set"},
 		{name: "the caller's proxy", network: true, env: []string{"HTTP_PROXY"}, err: "isn't passed on"},
 		{name: "no name", env: []string{"=x"}, err: "no name"},

@@ -80,7 +80,7 @@ func (ms *mounts) covering(path string) (mount, bool) {
 		if m, ok := ms.byDest[at]; ok {
 			return m, true
 		}
-		if at == "/" {
+		if at == "/" || at == "." {
 			return mount{}, false
 		}
 	}

@@ -85,7 +85,8 @@ func (w *Wall) lookPath(name, searchPath string) (string, error) {
 func executable(path string) error {
 	info, err := os.Stat(path)
 	switch {
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, os.ErrPermission):
+		// In a folder that may not be searched, as a root's is in a PATH that su kept.
 		return fmt.Errorf("%q: %w", path, ErrNotFound)
 	case err != nil:
 		return fmt.Errorf("%q: %w", path, ErrNotExecutable)

@@ -422,6 +422,15 @@ func (w *Wall) tooWide(real string) bool {
 	return slices.Contains([]string{"/", "/tmp", "/var", "/var/tmp", "/home"}, real)
 }
 
+// Writable returns the folder by which the sandbox could write to an absolute
+// path of the machine's, or "".
+func (w *Wall) Writable(path string) string {
+	if m, ok := w.mounts.covering(resolveExisting(path)); ok && m.kind == readWrite {
+		return m.dest
+	}
+	return ""
+}
+
 // Visible reports whether the sandbox has this very file of the machine's, at
 // the same path. The path has no links in it.
 func (w *Wall) Visible(real string) bool {

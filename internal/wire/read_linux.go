@@ -36,10 +36,10 @@ func Read(ctx context.Context, path string, follow bool, f func(Record) error) e
 		if err := current.read(f); err != nil {
 			return err
 		}
+		if current.file == nil {
+			return fmt.Errorf("the log %s: %w", path, os.ErrNotExist)
+		}
 		if !follow {
-			if current.file == nil {
-				return fmt.Errorf("the log %s: %w", path, os.ErrNotExist)
-			}
 			return nil
 		}
 		more, err := changes.wait(ctx)
