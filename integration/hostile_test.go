@@ -211,19 +211,6 @@ func TestHandoff_WrongDescriptors(t *testing.T) {
 		return len(entries)
 	}
 	// What a handed listener must not be, by what makes it one.
-	listen := func(network, address string) int {
-		l, err := net.Listen(network, address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		f, err := l.(*net.TCPListener).File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		return int(f.Fd())
-	}
 	current := t // each test's sockets are closed at its end
 	socket := func(domain, kind, protocol int, bind bool, listening bool) int {
 		fd, err := unix.Socket(domain, kind, protocol)
@@ -262,7 +249,7 @@ func TestHandoff_WrongDescriptors(t *testing.T) {
 	}{
 		{"a file", func() int { return int(null.Fd()) }},
 		{"a pipe", func() int { return pipe[0] }},
-		{"of the machine's namespace", func() int { return listen("tcp4", "127.0.0.1:40781") }},
+		{"of the machine's namespace", func() int { return socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP, true, true) }},
 		{"of another address", func() int {
 			return inNS(func() int {
 				fd := socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP, false, true)
