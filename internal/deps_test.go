@@ -19,7 +19,7 @@ var mayImport = map[string][]string{
 	"internal/bind":        {"reach"},
 	"internal/control":     {"peercred"},
 	"internal/channel":     {"bind"},
-	"internal/spec":        {"bind", "reach", "wall"},
+	"internal/spec":        {"bind", "wall"},
 	"internal/handoff":     {},
 	"internal/egress":      {"bind", "reach", "socks", "peercred"},
 	"internal/socks":       {},

@@ -123,12 +123,12 @@ var carriers = []struct {
 	// usable forms lead wherever the IPv4 address does; the others nowhere.
 	usable bool
 }{
-	{prefix: netip.MustParsePrefix("::/96"), at: 12},                          // RFC 4291, section 2.5.5.1: IPv4-compatible
-	{prefix: netip.MustParsePrefix("64:ff9b::/96"), at: 12, usable: true},     // RFC 6052: NAT64
-	{prefix: netip.MustParsePrefix("64:ff9b:1::/48"), at: 12},                 // RFC 8215, with the whole /96 of RFC 6052
-	{prefix: netip.MustParsePrefix("2002::/16"), at: 2},                       // RFC 3056: 6to4
-	{prefix: netip.MustParsePrefix("2001::/32"), at: 12, xor: 0xff},           // RFC 4380, section 4: Teredo
-	{prefix: netip.MustParsePrefix("::ffff:0:0:0/96"), at: 12, usable: false}, // RFC 2765: IPv4-translated (SIIT)
+	{prefix: netip.MustParsePrefix("::/96"), at: 12},                      // RFC 4291, section 2.5.5.1: IPv4-compatible
+	{prefix: netip.MustParsePrefix("64:ff9b::/96"), at: 12, usable: true}, // RFC 6052: NAT64
+	{prefix: netip.MustParsePrefix("64:ff9b:1::/48"), at: 12},             // RFC 8215, with the whole /96 of RFC 6052
+	{prefix: netip.MustParsePrefix("2002::/16"), at: 2},                   // RFC 3056: 6to4
+	{prefix: netip.MustParsePrefix("2001::/32"), at: 12, xor: 0xff},       // RFC 4380, section 4: Teredo
+	{prefix: netip.MustParsePrefix("::ffff:0:0:0/96"), at: 12},            // RFC 2765: IPv4-translated (SIIT)
 }
 
 // Classify says where an address leads from this machine. An IPv4-mapped
