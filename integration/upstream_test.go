@@ -43,35 +43,26 @@ func socksServer(t *testing.T, l net.Listener, reply func(conn net.Conn, to neti
 	t.Helper()
 	t.Cleanup(func() { l.Close() })
 	log := &upstreamLog{}
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				conn.SetDeadline(time.Now().Add(20 * time.Second))
-				head := make([]byte, 3+4)
-				if _, err := io.ReadFull(conn, head); err != nil {
-					return
-				}
-				size := map[byte]int{1: 4, 4: 16}[head[6]]
-				rest := make([]byte, size+2)
-				if size == 0 {
-					log.add(fmt.Sprintf("not an address: %x", head))
-					return
-				}
-				if _, err := io.ReadFull(conn, rest); err != nil {
-					return
-				}
-				addr, _ := netip.AddrFromSlice(rest[:size])
-				to := netip.AddrPortFrom(addr, uint16(rest[size])<<8|uint16(rest[size+1]))
-				log.add(to.String())
-				reply(conn, to)
-			}()
+	go acceptEach(l, func(conn net.Conn) {
+		conn.SetDeadline(time.Now().Add(20 * time.Second))
+		head := make([]byte, 3+4)
+		if _, err := io.ReadFull(conn, head); err != nil {
+			return
 		}
-	}()
+		size := map[byte]int{1: 4, 4: 16}[head[6]]
+		rest := make([]byte, size+2)
+		if size == 0 {
+			log.add(fmt.Sprintf("not an address: %x", head))
+			return
+		}
+		if _, err := io.ReadFull(conn, rest); err != nil {
+			return
+		}
+		addr, _ := netip.AddrFromSlice(rest[:size])
+		to := netip.AddrPortFrom(addr, uint16(rest[size])<<8|uint16(rest[size+1]))
+		log.add(to.String())
+		reply(conn, to)
+	})
 	return log
 }
 
@@ -91,6 +82,20 @@ func passOn(conn net.Conn, to netip.AddrPort, first string) {
 }
 
 const socksOK = "\x05\x00\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"
+
+// acceptEach gives each connection to f, and closes it after.
+func acceptEach(l net.Listener, f func(net.Conn)) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			f(conn)
+		}()
+	}
+}
 
 func listenMachine(t *testing.T) (net.Listener, string) {
 	t.Helper()
@@ -335,32 +340,23 @@ func TestUP5UC2_HTTPUpstream(t *testing.T) {
 	defer nas.Close()
 	l, port := listenMachine(t)
 	log := &upstreamLog{}
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				in := bufio.NewReader(conn)
-				request, err := http.ReadRequest(in)
-				if err != nil {
-					return
-				}
-				log.add(request.Method + " " + request.RequestURI)
-				host, p, _ := net.SplitHostPort(request.RequestURI)
-				if host == "denied.corp-site.test" {
-					io.WriteString(conn, "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
-					return
-				}
-				if netip.MustParseAddrPort("127.0.0.1:"+p).Port() > 0 && strings.HasSuffix(host, "upstream.test") {
-					host = addr.String()
-				}
-				passOn(conn, netip.MustParseAddrPort(net.JoinHostPort(host, p)), "HTTP/1.1 200 OK\r\nX: y\r\n\r\n")
-			}()
+	go acceptEach(l, func(conn net.Conn) {
+		in := bufio.NewReader(conn)
+		request, err := http.ReadRequest(in)
+		if err != nil {
+			return
 		}
-	}()
+		log.add(request.Method + " " + request.RequestURI)
+		host, p, _ := net.SplitHostPort(request.RequestURI)
+		if host == "denied.corp-site.test" {
+			io.WriteString(conn, "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+			return
+		}
+		if netip.MustParseAddrPort("127.0.0.1:"+p).Port() > 0 && strings.HasSuffix(host, "upstream.test") {
+			host = addr.String()
+		}
+		passOn(conn, netip.MustParseAddrPort(net.JoinHostPort(host, p)), "HTTP/1.1 200 OK\r\nX: y\r\n\r\n")
+	})
 	before := len(internet.DNS.Asked())
 	flags := []string{"--internet-host", "*", "--lan-host", "nas.local", "--upstream", "http://127.0.0.1:" + port}
 	sandbox(t, flags, `curl -sS https://upstream.test/; curl -sS http://a.upstream.test/`).exits(0).prints("hello from upstream.test\nhello from a.upstream.test\n")
