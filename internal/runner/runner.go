@@ -228,15 +228,17 @@ func (r *Run) wait(job *job, sandbox *process, events chan any) (int, error) {
 			if ends && killTimer == nil {
 				killTimer, killedBy = time.After(killGrace), int(n.(syscall.Signal))
 			} else if ends {
-				sandbox.kill() // asked twice
+				sandbox.conn.CloseWrite() // asked twice
 			}
 		case <-killTimer:
-			sandbox.kill()
+			// Its lifeline, and not a kill: the relay's own end is over when every
+			// process of the sandbox is, and bwrap's comes after it.
+			sandbox.conn.CloseWrite()
 		case event := <-events:
 			switch e := event.(type) {
 			case channel.FromProxy:
 				if err := r.fromProxy(e); err != nil {
-					sandbox.kill()
+					sandbox.conn.CloseWrite()
 					return 0, err
 				}
 			case proxyGone:
