@@ -182,7 +182,7 @@ func (r *relay) send(message string, fds ...int) {
 	}
 }
 
-// asked reads what the proxy asks for.
+// asked reads what the proxy asks for, the way to itself first of all.
 func (r *relay) asked() (id int, address string) {
 	r.t.Helper()
 	buf := make([]byte, 16<<10)
@@ -196,7 +196,7 @@ func (r *relay) asked() (id int, address string) {
 			Network, Address string
 		}
 	}
-	if err := json.Unmarshal(buf[:n], &message); err != nil || len(message.Listen) != 1 {
+	if err := json.Unmarshal(buf[:n], &message); err != nil || len(message.Listen) == 0 {
 		r.t.Fatalf("%s: %v", buf[:n], err)
 	}
 	return message.Listen[0].ID, message.Listen[0].Address

@@ -9,7 +9,8 @@ declare -A package=(
 )
 if [[ ${1:-all} != run ]]; then
   package+=([wget]=wget [python3]=python3 [ps]=procps [unshare]=util-linux [setpriv]=util-linux [git]=git [strace]=strace
-    [setfacl]=acl [ssh]=openssh-client [openssl]=openssl)
+    [setfacl]=acl [ssh]=openssh-client [openssl]=openssl
+    [sshd]=openssh-server [redis-server]=redis-server [psql]=postgresql [musl-gcc]=musl-tools [busybox]=busybox-static)
   command -v dnf >/dev/null && package[ps]=procps-ng
 fi
 
@@ -22,7 +23,21 @@ if [[ ${1:-all} != run ]]; then
   command -v gcc >/dev/null || missing+=(gcc) # go test -race
   /usr/bin/python3 -c 'import requests, httpx, aiohttp' 2>/dev/null || missing+=(python3-requests python3-httpx python3-aiohttp)
 fi
-[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+driver() { # a database's driver, for the tests of its look-ups
+  [[ ${1:-all} != run ]] && command -v npm >/dev/null || return 0
+  local folder
+  folder=$(dirname "$0")/.node
+  [[ -d $folder/node_modules/mongodb ]] && return 0
+  mkdir -p "$folder"
+  npm install --silent --no-audit --no-fund --no-save --no-package-lock --prefix "$folder" mongodb@6 >/dev/null ||
+    echo "install.sh: npm can't fetch mongodb: its test is skipped" >&2
+}
+
+if [[ ${#missing[@]} -eq 0 ]]; then
+  driver "$@"
+  exit 0
+fi
 
 sudo=()
 if [[ $(id -u) != 0 ]]; then
@@ -39,3 +54,4 @@ else
   echo "install.sh: neither apt-get nor dnf: install ${missing[*]}, and try again." >&2
   exit 1
 fi
+driver "$@"

@@ -13,4 +13,4 @@ import (
 	"link.internal/lnk/internal/relay"
 )
 
-func main() { os.Exit(relay.Main()) }
+func main() { os.Exit(relay.Main(os.Args[1:])) }

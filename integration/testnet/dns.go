@@ -13,6 +13,7 @@ import (
 type DNS struct {
 	mu      sync.Mutex
 	answers map[string]func() []netip.Addr
+	records map[string]dns.HandlerFunc
 	log     []string
 }
 
@@ -28,6 +29,37 @@ func (d *DNS) SetFunc(name string, f func() []netip.Addr) {
 	d.answers[strings.ToLower(name)] = f
 }
 
+// SetRecords gives a name records, each as a line of a zone file.
+func (d *DNS) SetRecords(name string, lines ...string) {
+	byType := make(map[uint16][]dns.RR)
+	for _, line := range lines {
+		rr, err := dns.NewRR(line)
+		must(err)
+		byType[rr.Header().Rrtype] = append(byType[rr.Header().Rrtype], rr)
+	}
+	for qtype, records := range byType {
+		d.Handle(name, qtype, func(w dns.ResponseWriter, request *dns.Msg) {
+			reply := new(dns.Msg).SetReply(request)
+			reply.Answer = records
+			if _, udp := w.RemoteAddr().(*net.UDPAddr); udp {
+				size := dns.MinMsgSize
+				if opt := request.IsEdns0(); opt != nil {
+					size = int(opt.UDPSize())
+				}
+				reply.Truncate(size)
+			}
+			w.WriteMsg(reply)
+		})
+	}
+}
+
+// Handle has f answer for one type of a name's records.
+func (d *DNS) Handle(name string, qtype uint16, f dns.HandlerFunc) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.records[strings.ToLower(name)+" "+dns.TypeToString[qtype]] = f
+}
+
 // Asked are the names that were asked for, in order, without the final dot.
 func (d *DNS) Asked() []string {
 	d.mu.Lock()
@@ -36,7 +68,7 @@ func (d *DNS) Asked() []string {
 }
 
 func (n *Internet) serveDNS() (*DNS, error) {
-	d := &DNS{answers: make(map[string]func() []netip.Addr)}
+	d := &DNS{answers: make(map[string]func() []netip.Addr), records: make(map[string]dns.HandlerFunc)}
 	var packets net.PacketConn
 	err := n.in(func() (err error) {
 		packets, err = net.ListenPacket("udp", net.JoinHostPort(dnsAddress, "53"))
@@ -58,8 +90,12 @@ func (d *DNS) ServeDNS(w dns.ResponseWriter, request *dns.Msg) {
 	name := strings.ToLower(strings.TrimSuffix(question.Name, "."))
 	d.mu.Lock()
 	d.log = append(d.log, name)
-	answer := d.answers[name]
+	answer, handler := d.answers[name], d.records[name+" "+dns.TypeToString[question.Qtype]]
 	d.mu.Unlock()
+	if handler != nil {
+		handler(w, request)
+		return
+	}
 	if answer == nil {
 		reply.Rcode = dns.RcodeNameError
 		w.WriteMsg(reply)

@@ -121,6 +121,7 @@ func enter(binDir string) error {
 		"passwd": "root:x:0:0:root:/root:/bin/sh\n" +
 			fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh\n", User, UID, UID, Home) +
 			fmt.Sprintf("stranger:x:%d:%d::/home/stranger:/bin/sh\n", Stranger, Stranger) +
+			"sshd:x:20003:65534::/run/sshd:/usr/sbin/nologin\n" + // which sshd looks for
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 		"group":         fmt.Sprintf("root:x:0:\n%s:x:%d:\nstranger:x:%d:\nnogroup:x:65534:\n", User, UID, Stranger),
 		"hosts":         "127.0.0.1 localhost\n::1 localhost\n",

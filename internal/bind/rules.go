@@ -6,6 +6,7 @@ package bind
 import (
 	"flag"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"link.internal/lnk/internal/reach"
@@ -23,6 +24,9 @@ type Rules struct {
 	// Upstream is where the internet's traffic leaves from: direct,
 	// socks5://127.0.0.1:PORT, socks5:///PATH, http://127.0.0.1:PORT. Empty: direct.
 	Upstream string `json:"upstream,omitempty"`
+	// Names says whether a listed name has an address inside, on which 443
+	// and 80 lead to it, for programs that use no proxy. Nil: it has.
+	Names *bool `json:"names,omitempty"`
 	// PerMinute bounds the requests and tunnels of a minute. 0: no bound.
 	PerMinute int `json:"per_minute,omitempty"`
 	// PauseAfter is how many refusals in a minute pause the wire. 0: none do.
@@ -41,8 +45,17 @@ func (r *Rules) Compile() (*reach.Rules, error) {
 	if r.PauseAfter < 0 {
 		return nil, fmt.Errorf("--pause-after %d: it can't be negative", r.PauseAfter)
 	}
+	if len(r.TCP) > maxTCP {
+		return nil, fmt.Errorf("--tcp: %d endpoints are more than %d: list a wildcard in place of its names", len(r.TCP), maxTCP)
+	}
 	return reach.NewRules(r.InternetHost, r.TCP, r.LANHost)
 }
+
+// maxTCP bounds the endpoints: each has a listener in the sandbox.
+const maxTCP = 1024
+
+// NamesOn reports whether every listed name has an address inside.
+func (r *Rules) NamesOn() bool { return r.Names == nil || *r.Names }
 
 // Network reports whether anything is listed, so that a proxy is needed at all.
 func (r *Rules) Network() bool {
@@ -56,6 +69,14 @@ func (r *Rules) AddFlags(fs *flag.FlagSet) {
 	fs.Var((*List)(&r.TCP), "tcp", "a `HOST:PORT` beyond HTTPS on 443 and HTTP on 80, of a host it may reach (repeatable)")
 	fs.Var((*List)(&r.LANHost), "lan-host", "a `HOST` of your network: a name, an address, a range, or * for the private ranges (repeatable)")
 	fs.StringVar(&r.Upstream, "upstream", "", "where its traffic leaves from: direct, or a `URL` socks5://127.0.0.1:PORT, socks5:///PATH, http://127.0.0.1:PORT")
+	fs.BoolFunc("names", "give each host it may reach an address inside, for programs that use no proxy (`true` unless --names=false)", func(text string) error {
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("it is true or false, and not %q", text)
+		}
+		r.Names = &on
+		return nil
+	})
 	fs.IntVar(&r.PerMinute, "per-minute", 0, "allow `N` requests and tunnels a minute (0: no limit)")
 	fs.IntVar(&r.PauseAfter, "pause-after", 0, "pause the wire after `N` refusals in a minute (0: never)")
 	fs.StringVar(&r.Wire, "wire", "", "log every call to `FILE`, one JSON object a line")

@@ -4,10 +4,10 @@
 //
 //	relay                              proxy
 //	  ── {"hello":1} ──────────────────▶
-//	  ◀─ {"listen":[{id,network,address},…]}   at any time, as often as needed
+//	  ◀─ {"listen":[{id,network,address},…]}   at any time, as often as needed;
+//	                                           with "more":true, another follows at once
 //	  ── {"listening":id} + one descriptor ─▶
 //	  ── {"failed":id,"error":"…"} ────▶        instead, where it can't be made
-//	  ◀─ {"close":[id,…]} ─────────────         no longer wanted
 //
 // A listener is closed by the proxy alone: the relay keeps no copy of it.
 //
@@ -26,8 +26,8 @@ import (
 // MaxMessage is the longest message in bytes.
 const MaxMessage = 16 << 10
 
-// MaxListeners bounds the listeners that one sandbox has at a time.
-const MaxListeners = 256
+// MaxListeners bounds the listeners that are asked for and not yet answered.
+const MaxListeners = 4096
 
 // Listener is a socket that the proxy asks for.
 type Listener struct {
@@ -49,6 +49,8 @@ type toProxy struct {
 // toRelay is a message from the proxy.
 type toRelay struct {
 	Listen []Listener `json:"listen,omitempty"`
+	// More says that the next message belongs to this one.
+	More bool `json:"more,omitempty"`
 }
 
 func decode(message []byte, into any) error {

@@ -49,28 +49,50 @@ func NewProxyEnd(conn *os.File) (*ProxyEnd, error) {
 // Close ends the connection and unblocks Receive.
 func (p *ProxyEnd) Close() error { return p.conn.Close() }
 
-// Ask asks the relay for listeners, whose ids must be new and not zero.
+// Ask asks the relay for listeners, whose ids must be new and not zero. It
+// waits while the relay has more to answer than its socket holds, so whoever
+// receives must not be the one who asks for many.
 func (p *ProxyEnd) Ask(listeners []Listener) error {
+	for _, l := range listeners {
+		if _, err := netip.ParseAddrPort(l.Address); err != nil || l.ID == 0 {
+			return fmt.Errorf("local.sock: bad listener %+v", l)
+		}
+	}
+	if err := p.expect(listeners); err != nil {
+		return err
+	}
+	for len(listeners) > 0 {
+		n := min(len(listeners), maxAsked)
+		part := toRelay{Listen: listeners[:n], More: n < len(listeners)}
+		listeners = listeners[n:]
+		data, err := json.Marshal(part)
+		if err != nil {
+			return fmt.Errorf("local.sock: %w", err)
+		}
+		if len(data) > MaxMessage {
+			return fmt.Errorf("local.sock: a message of %d bytes", len(data))
+		}
+		if err := p.send(data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *ProxyEnd) expect(listeners []Listener) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.asked)+len(listeners) > MaxListeners {
 		return fmt.Errorf("local.sock: more than %d listeners", MaxListeners)
 	}
 	for _, l := range listeners {
-		if _, err := netip.ParseAddrPort(l.Address); err != nil || l.ID == 0 {
-			return fmt.Errorf("local.sock: bad listener %+v", l)
-		}
 		p.asked[l.ID] = l
 	}
-	data, err := json.Marshal(toRelay{Listen: listeners})
-	if err != nil {
-		return fmt.Errorf("local.sock: %w", err)
-	}
-	if len(data) > MaxMessage {
-		return fmt.Errorf("local.sock: a message of %d bytes", len(data))
-	}
-	return p.send(data)
+	return nil
 }
+
+// maxAsked is how many listeners one message asks for: each takes some 60 bytes.
+const maxAsked = 128
 
 func (p *ProxyEnd) send(data []byte) error {
 	var sendErr error

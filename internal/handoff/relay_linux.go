@@ -47,24 +47,34 @@ func (r *RelayEnd) Close() { unix.Close(r.fd) }
 // What can't be made is reported to the proxy, which tells the person. It
 // returns io.EOF when the proxy is gone.
 func (r *RelayEnd) ServeNext() error {
-	buf := make([]byte, MaxMessage)
-	n, err := ignoringEINTR(func() (int, error) { return unix.Read(r.fd, buf) })
-	if err != nil {
-		return fmt.Errorf("local.sock: %w", err)
-	}
-	if n == 0 {
-		return io.EOF
-	}
-	var request toRelay
-	if err := decode(buf[:n], &request); err != nil {
-		return err
-	}
-	for _, l := range request.Listen {
-		if err := r.hand(l); err != nil {
+	for {
+		more, err := r.serveMessage()
+		if err != nil || !more {
 			return err
 		}
 	}
-	return nil
+}
+
+// serveMessage serves one message, and reports whether more of the request follows.
+func (r *RelayEnd) serveMessage() (more bool, err error) {
+	buf := make([]byte, MaxMessage)
+	n, err := ignoringEINTR(func() (int, error) { return unix.Read(r.fd, buf) })
+	if err != nil {
+		return false, fmt.Errorf("local.sock: %w", err)
+	}
+	if n == 0 {
+		return false, io.EOF
+	}
+	var request toRelay
+	if err := decode(buf[:n], &request); err != nil {
+		return false, err
+	}
+	for _, l := range request.Listen {
+		if err := r.hand(l); err != nil {
+			return false, err
+		}
+	}
+	return request.More, nil
 }
 
 // hand makes one listener and sends it. It keeps no copy: when the proxy goes

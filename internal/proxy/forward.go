@@ -26,14 +26,14 @@ const idleOrigin = 30 * time.Second
 func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request, c call) {
 	machine, err := s.interfaces.Machine()
 	if err != nil {
-		s.refuse(w, r, c, refusalOf(err))
+		s.refuse(w, c, refusalOf(err))
 		return
 	}
 	t := c.target
 	// Each request is decided, also on a connection to the origin that an
 	// earlier one opened.
 	if decision := s.rules.Decide(t, machine); !decision.Allowed {
-		s.refuse(w, r, c, refusalOf(&egress.RefusedError{Target: t, Decision: decision}))
+		s.refuse(w, c, refusalOf(&egress.RefusedError{Target: t, Decision: decision}))
 		return
 	}
 	f := &forwarding{call: c, client: r.Context()}
@@ -50,7 +50,7 @@ func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request, c call) {
 		}
 		s.tally.moved(f.up.n.Load(), f.down.n.Load())
 		if !f.refused {
-			record := c.record(r, wire.Allowed)
+			record := c.record(wire.Allowed)
 			record.Status, record.Address, record.Up, record.Down = f.status, f.address, f.up.n.Load(), f.down.n.Load()
 			s.wire.Append(record)
 		}
@@ -193,14 +193,14 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 			f := r.Context().Value(forwardingKey{}).(*forwarding)
 			f.refused = true
 			if current, why := s.gate.now(); current == stopped {
-				s.refuse(w, r, f.call, refusal{status: http.StatusServiceUnavailable, code: codeStopped, why: why})
+				s.refuse(w, f.call, refusal{status: http.StatusServiceUnavailable, code: codeStopped, why: why})
 				return
 			}
 			if f.client.Err() != nil && errors.Is(err, context.Canceled) {
 				f.refused = false // the client is gone, which says nothing of the origin
 				return
 			}
-			s.refuse(w, r, f.call, refusalOf(err))
+			s.refuse(w, f.call, refusalOf(err))
 		},
 	}
 }

@@ -1,24 +1,39 @@
 package proxy
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"link.internal/lnk/internal/handoff"
+	"link.internal/lnk/internal/names"
+	"link.internal/lnk/internal/reach"
 )
 
-// proxyAddress is where the program finds its proxy inside the sandbox.
-const proxyAddress = "127.0.0.1:40781"
+// Where the program finds its proxy, its nameserver, and the web by name.
+const (
+	proxyAddress = "127.0.0.1:40781"
+	dnsAddress   = "127.0.0.1:53"
+	anyHTTPS     = "0.0.0.0:443"
+	anyHTTP      = "0.0.0.0:80"
+)
+
+// maxEndpoints bounds the listeners of the names of wildcards, which are the
+// sandbox's to make up.
+const maxEndpoints = 1024
 
 // serveLocal takes relays one at a time: it asks each for the listeners that
 // this proxy serves, and serves those that it is handed until they or the
 // relay end.
-func (p *Proxy) serveLocal(local *net.UnixListener) {
+func (p *Proxy) serveLocal(ctx context.Context, local *net.UnixListener) {
 	for {
 		conn, err := local.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -28,13 +43,13 @@ func (p *Proxy) serveLocal(local *net.UnixListener) {
 			time.Sleep(acceptBackoff)
 			continue
 		}
-		if err := p.serveRelay(conn); err != nil && !errors.Is(err, io.EOF) {
+		if err := p.serveRelay(ctx, conn); err != nil && !errors.Is(err, io.EOF) {
 			p.tellFailed(err)
 		}
 	}
 }
 
-func (p *Proxy) serveRelay(conn *net.UnixConn) error {
+func (p *Proxy) serveRelay(ctx context.Context, conn *net.UnixConn) error {
 	file, err := conn.File()
 	conn.Close()
 	if err != nil {
@@ -45,35 +60,295 @@ func (p *Proxy) serveRelay(conn *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	if err := relay.Ask([]handoff.Listener{{ID: 1, Network: "tcp", Address: proxyAddress}}); err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g := &ground{proxy: p, ctx: ctx, relay: relay, asked: make(map[int]*opening), byAddr: make(map[netip.AddrPort]*opening)}
+	defer g.close()
+	if err := g.start(p.service.Load()); err != nil {
 		return err
 	}
-	var listeners []net.Listener
-	defer func() {
-		for _, l := range listeners {
-			// Closing waits for an accept that the inside may have made
-			// blocking, so nothing here waits for it.
-			go l.Close()
+	return g.receive()
+}
+
+// ground is the network of one sandbox: the sockets that its relay made and
+// handed over.
+type ground struct {
+	proxy *Proxy
+	ctx   context.Context // ends with the relay
+	relay *handoff.ProxyEnd
+
+	mu     sync.Mutex
+	lastID int
+	asked  map[int]*opening
+	byAddr map[netip.AddrPort]*opening // of endpoints
+	// later counts the endpoints' listeners that were made on demand.
+	later  int
+	closed bool
+	ends   []io.Closer
+}
+
+// opening is a listener that was asked for.
+type opening struct {
+	handoff.Listener
+	serve func(*os.File) (io.Closer, error)
+	// first are those without which nothing is started.
+	first bool
+	done  chan struct{}
+	err   error // once done is closed
+}
+
+// start asks for the listeners that every sandbox has, and for those of the
+// endpoints that are listed by themselves.
+func (g *ground) start(service *Service) error {
+	wanted := []*opening{{Listener: handoff.Listener{Network: "tcp", Address: proxyAddress}, serve: g.serveHTTP}}
+	if service != nil {
+		web := service.namesWeb()
+		server := service.nameServer(web, g.open)
+		server.Init()
+		wanted = append(wanted,
+			&opening{Listener: handoff.Listener{Network: "udp", Address: dnsAddress}, serve: func(f *os.File) (io.Closer, error) { return g.serveUDP(f, server) }},
+			&opening{Listener: handoff.Listener{Network: "tcp", Address: dnsAddress}, serve: func(f *os.File) (io.Closer, error) { return g.serveTCP(f, server) }},
+		)
+		if web {
+			for _, address := range []string{anyHTTPS, anyHTTP} {
+				wanted = append(wanted, &opening{Listener: handoff.Listener{Network: "tcp", Address: address}, serve: g.serveByName})
+			}
 		}
-	}()
-	for {
-		handed, err := relay.Receive()
+		endpoints, err := server.Endpoints()
 		if err != nil {
 			return err
 		}
-		if handed.Err != nil {
-			p.tellFailed(handed.Err)
-			continue
+		for _, e := range endpoints {
+			for _, port := range g.missing(e, web) {
+				wanted = append(wanted, g.endpoint(netip.AddrPortFrom(e.Addr, port)))
+			}
 		}
-		listener, err := newHandedListener(handed.File)
-		if err != nil {
-			p.tellFailed(err)
-			continue
-		}
-		listeners = append(listeners, listener)
-		go p.serveHTTP(listener, "sandbox")
-		p.tellHanded(handed.Listener.Address)
 	}
+	for _, o := range wanted {
+		o.first = true
+	}
+	return g.ask(wanted)
+}
+
+// ask sends for listeners. The relay may have to wait with its answers, so
+// more than a few are asked for beside whoever receives them.
+func (g *ground) ask(wanted []*opening) error {
+	listeners := make([]handoff.Listener, 0, len(wanted))
+	g.mu.Lock()
+	for _, o := range wanted {
+		g.lastID++
+		o.ID, o.done = g.lastID, make(chan struct{})
+		g.asked[o.ID] = o
+		listeners = append(listeners, o.Listener)
+	}
+	g.mu.Unlock()
+	const few = 64
+	if len(listeners) <= few {
+		return g.relay.Ask(listeners)
+	}
+	go func() {
+		if err := g.relay.Ask(listeners); err != nil {
+			g.proxy.tellFailed(err)
+			g.relay.Close()
+		}
+	}()
+	return nil
+}
+
+// receive serves what the relay hands over, until the relay ends.
+func (g *ground) receive() error {
+	for {
+		handed, err := g.relay.Receive()
+		if err != nil {
+			return err
+		}
+		g.mu.Lock()
+		o := g.asked[handed.Listener.ID]
+		delete(g.asked, handed.Listener.ID)
+		g.mu.Unlock()
+		var end io.Closer
+		if err = handed.Err; err == nil {
+			end, err = o.serve(handed.File)
+		}
+		g.settle(o, end, err)
+	}
+}
+
+// settle tells whoever waits for a listener how it went.
+func (g *ground) settle(o *opening, end io.Closer, err error) {
+	g.mu.Lock()
+	if end != nil {
+		g.ends = append(g.ends, end)
+	}
+	o.err = err
+	close(o.done)
+	if err != nil && !o.first {
+		// Whoever is in the way may be gone the next time.
+		delete(g.byAddr, netip.MustParseAddrPort(o.Address))
+		g.later--
+	}
+	g.mu.Unlock()
+	switch {
+	case err == nil && o.first:
+		g.proxy.tellHanded(o.Address)
+	case err != nil && o.first:
+		g.proxy.tellFailed(err)
+	}
+}
+
+// close gives up all listeners. Closing one waits for an accept that the
+// inside may have made blocking, so nothing here waits for it.
+func (g *ground) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	for _, end := range g.ends {
+		go end.Close()
+	}
+	for _, o := range g.asked {
+		o.err = net.ErrClosed
+		close(o.done)
+	}
+	clear(g.asked)
+}
+
+// missing are the ports of an endpoint that have no listener yet.
+func (g *ground) missing(e names.Endpoint, web bool) []uint16 {
+	var ports []uint16
+	for _, port := range e.Ports {
+		if web && (port == 443 || port == 80) {
+			continue // those on all addresses serve it
+		}
+		if g.byAddr[netip.AddrPortFrom(e.Addr, port)] == nil {
+			ports = append(ports, port)
+		}
+	}
+	return ports
+}
+
+// endpoint makes the asking for one endpoint's listener.
+func (g *ground) endpoint(at netip.AddrPort) *opening {
+	o := &opening{Listener: handoff.Listener{Network: "tcp", Address: at.String()}, serve: g.serveByName}
+	g.byAddr[at] = o
+	return o
+}
+
+// open sees to the listeners of an endpoint, and returns what waits for those
+// that aren't there yet.
+func (g *ground) open(e names.Endpoint) func(context.Context) error {
+	service := g.proxy.service.Load()
+	g.mu.Lock()
+	ports := g.missing(e, service.namesWeb())
+	if g.closed || g.later+len(ports) > maxEndpoints {
+		closed := g.closed
+		g.mu.Unlock()
+		return func(context.Context) error {
+			if !closed {
+				service.endpointFailed(e, fmt.Errorf("it has %d endpoints by name already", maxEndpoints))
+			}
+			return names.ErrFull
+		}
+	}
+	var wanted []*opening
+	for _, port := range ports {
+		wanted = append(wanted, g.endpoint(netip.AddrPortFrom(e.Addr, port)))
+		g.later++
+	}
+	var waiting []*opening
+	for _, port := range e.Ports {
+		if o := g.byAddr[netip.AddrPortFrom(e.Addr, port)]; o != nil && !o.ready() {
+			waiting = append(waiting, o)
+		}
+	}
+	g.mu.Unlock()
+	if len(waiting) == 0 {
+		return nil
+	}
+	var err error
+	if len(wanted) > 0 {
+		err = g.ask(wanted)
+	}
+	return func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		for _, o := range waiting {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-o.done:
+			}
+			if o.err != nil {
+				service.endpointFailed(e, o.err)
+				return o.err
+			}
+		}
+		return nil
+	}
+}
+
+func (o *opening) ready() bool {
+	select {
+	case <-o.done:
+		return o.err == nil
+	default:
+		return false
+	}
+}
+
+func (g *ground) serveHTTP(file *os.File) (io.Closer, error) {
+	l, err := newHandedListener(file)
+	if err != nil {
+		return nil, err
+	}
+	go g.proxy.serveHTTP(l, "sandbox")
+	return l, nil
+}
+
+func (g *ground) serveTCP(file *os.File, server *names.Server) (io.Closer, error) {
+	l, err := newHandedListener(file)
+	if err != nil {
+		return nil, err
+	}
+	go server.ServeTCP(g.ctx, l)
+	return l, nil
+}
+
+func (g *ground) serveUDP(file *os.File, server *names.Server) (io.Closer, error) {
+	packets, err := net.FilePacketConn(file)
+	file.Close()
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := packets.(*net.UDPConn)
+	if !ok {
+		packets.Close()
+		return nil, errors.New("handed a socket that isn't UDP")
+	}
+	go server.ServeUDP(g.ctx, conn)
+	return conn, nil
+}
+
+func (g *ground) serveByName(file *os.File) (io.Closer, error) {
+	l, err := newHandedListener(file)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			conn, err := l.accept()
+			if err != nil {
+				return
+			}
+			go g.proxy.serveByName(conn, "sandbox")
+		}
+	}()
+	return l, nil
+}
+
+// endpointFailed says that an endpoint has no address inside, and why.
+func (s *Service) endpointFailed(e names.Endpoint, err error) {
+	s.tally.refused(e.Name, refusal{code: reach.CodeName, why: "it can't be reached by its name inside, only through the proxy", detail: err.Error()})
 }
 
 // handedListener accepts on a socket that was made inside the sandbox.
@@ -81,7 +356,7 @@ type handedListener struct {
 	*net.TCPListener
 }
 
-func newHandedListener(file *os.File) (net.Listener, error) {
+func newHandedListener(file *os.File) (*handedListener, error) {
 	listener, err := net.FileListener(file)
 	file.Close()
 	if err != nil {
@@ -102,13 +377,17 @@ const acceptBackoff = 50 * time.Millisecond
 // anew. An error other than of this process's own limits means that the
 // inside broke the listener, and ends it.
 func (l *handedListener) Accept() (net.Conn, error) {
+	conn, err := l.accept()
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (l *handedListener) accept() (*net.TCPConn, error) {
 	for {
-		conn, err := l.AcceptTCP()
+		conn, err := acceptTCP(l.TCPListener)
 		if err != nil {
-			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-				time.Sleep(acceptBackoff)
-				continue
-			}
 			return nil, net.ErrClosed
 		}
 		raw, err := conn.SyscallConn()
@@ -124,5 +403,17 @@ func (l *handedListener) Accept() (net.Conn, error) {
 			continue
 		}
 		return conn, nil
+	}
+}
+
+// acceptTCP waits where this process's own limits are what is missing.
+func acceptTCP(l *net.TCPListener) (*net.TCPConn, error) {
+	for {
+		conn, err := l.AcceptTCP()
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			time.Sleep(acceptBackoff)
+			continue
+		}
+		return conn, err
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -46,6 +47,10 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	var at Places
 	fs.StringVar(&at.Dir, "dir", "", "serve in the socket `FOLDER`, an absolute path of a folder with mode 0700")
 	fs.IntVar(&at.Port, "listen", 0, "serve on `PORT` of this machine's loopback")
+	fs.Func("dns", "answer names on `ADDRESS:PORT` of this machine's loopback: each endpoint's name has an address there, which leads to it", func(text string) (err error) {
+		at.DNS, err = loopbackAddress(text)
+		return err
+	})
 	fs.StringVar(&at.Control, "control", "", "make the control `SOCKET`, an absolute path outside of the socket folder")
 	withRunner := fs.Bool(channelFlag, false, "take rules from, and end with, the runner at descriptor 3")
 	var rules bind.Rules
@@ -115,6 +120,16 @@ func (at Places) check() error {
 		return fmt.Errorf("--control %s lies in the socket folder, which the sandbox writes", at.Control)
 	}
 	return nil
+}
+
+// loopbackAddress reads an address and port of this machine's loopback: from
+// any other, strangers would be answered.
+func loopbackAddress(text string) (netip.AddrPort, error) {
+	at, err := netip.ParseAddrPort(text)
+	if err != nil || at.Port() == 0 || !at.Addr().Unmap().IsLoopback() {
+		return netip.AddrPort{}, errors.New("it is none of this machine's loopback, such as 127.0.0.1:5353")
+	}
+	return at, nil
 }
 
 func isFolder(path string) bool {

@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,7 +30,6 @@ import (
 	"link.internal/lnk/internal/control"
 	"link.internal/lnk/internal/handoff"
 	"link.internal/lnk/internal/reach"
-	"link.internal/lnk/internal/wire"
 )
 
 // Limits on what a client may hold without sending anything.
@@ -146,9 +146,7 @@ func (p *Proxy) judgeFirstLine(conn net.Conn, from string, line []byte) bool {
 		return true // said by whoever serves it, if it is served at all
 	}
 	why := refusal{status: http.StatusBadRequest, code: reach.CodeName, why: err.Error()}
-	service.wire.Append(wire.Record{From: from, Method: method, Verdict: wire.Refused, Reason: string(why.code), Status: why.status})
-	service.tally.refused(what, why)
-	service.countRefusal(why)
+	service.refused(call{start: time.Now(), from: from, method: method, what: what}, why)
 	conn.SetWriteDeadline(time.Now().Add(headerTimeout))
 	io.WriteString(conn, refusalText(what, why, http.StatusText(why.status)))
 	return false
@@ -176,6 +174,9 @@ type Places struct {
 	Dir string
 	// Port is one on this machine's loopback; 0: none.
 	Port int
+	// DNS is an address of this machine's loopback, where names are answered;
+	// invalid: nowhere.
+	DNS netip.AddrPort
 	// Control is the absolute path of the control socket; empty: none.
 	Control string
 }
@@ -210,17 +211,22 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		}
 		ends = append(ends, out, local)
 		go p.serveHTTP(out, "out.sock")
-		go p.serveLocal(local)
+		go p.serveLocal(ctx, local)
 	}
 	if at.Port != 0 {
-		var config net.ListenConfig
-		config.SetMultipathTCP(false)
-		l, err := config.Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", at.Port))
+		l, err := listenTCP(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(at.Port)))
 		if err != nil {
 			return fmt.Errorf("--listen %d: %w", at.Port, err)
 		}
 		ends = append(ends, l)
 		go p.serveHTTP(l, "listen")
+	}
+	if at.DNS.IsValid() {
+		l, err := p.listenDNS(ctx, at.DNS)
+		if err != nil {
+			return err
+		}
+		ends = append(ends, l)
 	}
 	if at.Control != "" {
 		l, beside, err := listenControl(at.Control)

@@ -19,6 +19,7 @@ import (
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/control"
 	"link.internal/lnk/internal/egress"
+	"link.internal/lnk/internal/names"
 	"link.internal/lnk/internal/reach"
 	"link.internal/lnk/internal/wire"
 )
@@ -29,6 +30,9 @@ type Service struct {
 	rules      *reach.Rules
 	interfaces *egress.Interfaces
 	dialer     *egress.Dialer
+	names      bool // every listed name has an address inside
+	table      *names.Table
+	records    names.MachineRecords
 	wire       *wire.Log
 	wirePath   string // empty: none
 	tally      *tally
@@ -58,6 +62,7 @@ func NewService(rules bind.Rules, defaultWire string, refused func(channel.Refus
 		return nil, err
 	}
 	s := &Service{
+		names: rules.NamesOn(), table: names.NewTable(),
 		rules: compiled, interfaces: &egress.Interfaces{}, tally: newTally(refused),
 		refusals: refusals{limit: rules.PauseAfter},
 	}
@@ -144,24 +149,24 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.calls.leave()
 	c, bad := newCall(r)
 	if closed := s.notRunning(); closed != nil {
-		s.refuse(w, r, c, *closed)
+		s.refuse(w, c, *closed)
 		return
 	}
 	if c.own && fromPage(r) {
 		c.what = "a web page"
-		s.refusePage(w, r, c)
+		s.refusePage(w, c)
 		return
 	}
 	if s.limiter != nil && !s.limiter.Allow() {
-		s.refuseRate(w, r, c)
+		s.refuse(w, c, s.tooFast())
 		return
 	}
 	switch {
 	case bad != nil:
-		s.refuse(w, r, c, *bad)
+		s.refuse(w, c, *bad)
 	case c.own:
 		// A request to the proxy itself. It has no routes.
-		s.refuse(w, r, c, refusal{
+		s.refuse(w, c, refusal{
 			status: http.StatusNotFound, code: codeRoute,
 			why: "it is a proxy: send it CONNECT, or a request with a whole http:// URL",
 		})
@@ -216,28 +221,32 @@ func (s *Service) outliving(client context.Context) (context.Context, context.Ca
 	}
 }
 
-func (s *Service) refusePage(w http.ResponseWriter, r *http.Request, c call) {
+func (s *Service) refusePage(w http.ResponseWriter, c call) {
 	why := refusal{status: http.StatusForbidden, code: codeBrowser, why: "a web page may not call the proxy"}
 	if s.pages.allow(c.start) {
-		record := c.record(r, wire.Refused)
+		record := c.record(wire.Refused)
 		record.Reason, record.Status = string(why.code), why.status
 		s.wire.Append(record)
 	}
 	writeRefusal(w, c.what, why)
 }
 
-func (s *Service) refuseRate(w http.ResponseWriter, r *http.Request, c call) {
+// tooFast is the refusal of a call over the rate.
+func (s *Service) tooFast() refusal {
 	missing := 1 - s.limiter.Tokens()
 	seconds := max(1, int(math.Ceil(missing/float64(s.limiter.Limit()))))
-	s.refuse(w, r, c, refusal{
+	return refusal{
 		status: http.StatusTooManyRequests, code: codeRate, retryAfter: seconds,
 		why: fmt.Sprintf("it made more than %d calls a minute (--per-minute): the next is allowed in %d s", s.limiter.Burst(), seconds),
-	})
+	}
 }
 
-// call is what is known of a request as it is answered.
+// call is what is known of a request, or of a connection, as it is answered.
 type call struct {
 	start  time.Time
+	from   string // the listener that it came by
+	method string
+	path   string // of a request with a URL
 	target reach.Target
 	what   string // the target as a person reads it
 	own    bool   // it is to the proxy itself
@@ -247,7 +256,10 @@ type call struct {
 // sent (RFC 9110, section 9.3.6), of any other the URL in it (RFC 9112,
 // section 3.2.2). No header decides. bad is for what is no target.
 func newCall(r *http.Request) (c call, bad *refusal) {
-	c = call{start: time.Now()}
+	c = call{start: time.Now(), from: from(r), method: r.Method}
+	if r.Method != http.MethodConnect {
+		c.path = r.URL.EscapedPath()
+	}
 	refuse := func(why string) (call, *refusal) {
 		return c, &refusal{status: http.StatusBadRequest, code: reach.CodeName, why: why}
 	}
@@ -291,15 +303,12 @@ func newCall(r *http.Request) (c call, bad *refusal) {
 	return c, nil
 }
 
-func (c call) record(r *http.Request, verdict wire.Verdict) wire.Record {
+func (c call) record(verdict wire.Verdict) wire.Record {
 	record := wire.Record{
-		From: from(r), Method: r.Method, Verdict: verdict, MS: time.Since(c.start).Milliseconds(),
+		From: c.from, Method: c.method, Path: c.path, Verdict: verdict, MS: time.Since(c.start).Milliseconds(),
 	}
 	if c.target.Port != 0 {
 		record.Host, record.Port = c.target.Host.String(), c.target.Port
-	}
-	if r.Method != http.MethodConnect {
-		record.Path = r.URL.EscapedPath()
 	}
 	return record
 }
@@ -384,13 +393,18 @@ func dialReason(err error) string {
 
 // refuse answers a call that goes nowhere, logs and counts it, and ends the
 // connection.
-func (s *Service) refuse(w http.ResponseWriter, r *http.Request, c call, why refusal) {
-	record := c.record(r, wire.Refused)
+func (s *Service) refuse(w http.ResponseWriter, c call, why refusal) {
+	s.refused(c, why)
+	writeRefusal(w, c.what, why)
+}
+
+// refused logs and counts a call that goes nowhere.
+func (s *Service) refused(c call, why refusal) {
+	record := c.record(wire.Refused)
 	record.Reason, record.Status = string(why.code), why.status
 	s.wire.Append(record)
 	s.tally.refused(c.what, why)
 	s.countRefusal(why)
-	writeRefusal(w, c.what, why)
 }
 
 // countRefusal pauses the wire when there were too many. What the wire's own

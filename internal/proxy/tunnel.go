@@ -28,11 +28,11 @@ func (s *Service) connect(w http.ResponseWriter, r *http.Request, c call) {
 		if err == nil {
 			far.Close()
 		}
-		s.refuse(w, r, c, *closed)
+		s.refuse(w, c, *closed)
 		return
 	}
 	if err != nil {
-		s.refuse(w, r, c, refusalOf(err))
+		s.refuse(w, c, refusalOf(err))
 		return
 	}
 	near, early, err := hijack(w)
@@ -40,7 +40,7 @@ func (s *Service) connect(w http.ResponseWriter, r *http.Request, c call) {
 		far.Close()
 		return
 	}
-	s.tunnel(near, far, early, r, c)
+	s.tunnel(near, far, established, early, c)
 }
 
 // halfCloser is a stream whose two directions end apart.
@@ -71,9 +71,10 @@ func hijack(w http.ResponseWriter) (near halfCloser, early []byte, err error) {
 	return near, early, nil
 }
 
-// tunnel says that the way is open, judges a TLS client's server name, and
-// copies both ways until both ends have closed. It owns both connections.
-func (s *Service) tunnel(near, far halfCloser, early []byte, r *http.Request, c call) {
+// tunnel greets the client, judges a TLS client's server name, and copies both
+// ways until both ends have closed. It owns both connections. early is what
+// the client has sent already.
+func (s *Service) tunnel(near, far halfCloser, greeting string, early []byte, c call) {
 	defer near.Close()
 	defer far.Close()
 	p := &pair{near: near, far: far}
@@ -81,28 +82,27 @@ func (s *Service) tunnel(near, far halfCloser, early []byte, r *http.Request, c 
 		return
 	}
 	defer s.calls.close(p)
-	_, err := io.WriteString(near, established)
+	var err error
+	if greeting != "" {
+		_, err = io.WriteString(near, greeting)
+	}
 	if err == nil && s.judgesServerName(c.target) {
 		var why *refusal
 		early, why, err = s.serverName(p, early, c.target)
 		if why != nil {
-			record := c.record(r, wire.Refused)
-			record.Reason = string(why.code)
-			s.wire.Append(record)
-			s.tally.refused(c.what, *why)
-			s.countRefusal(*why)
+			s.refused(c, *why)
 			return
 		}
 	}
 	s.tally.reached(c.what)
 	if err != nil {
 		// The client is gone, or the wire was stopped, before anything passed.
-		record := c.record(r, wire.End)
+		record := c.record(wire.End)
 		record.Address = address(far)
 		s.wire.Append(record)
 		return
 	}
-	record := c.record(r, wire.Open)
+	record := c.record(wire.Open)
 	record.Address = address(far)
 	record.Status = http.StatusOK
 	s.wire.Append(record)

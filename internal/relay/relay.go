@@ -40,9 +40,12 @@ const (
 var keptCapabilities = []uint{unix.CAP_NET_BIND_SERVICE}
 
 // Main is lnk-relay. It returns the exit code.
-func Main() int {
+func Main(args []string) int {
+	if len(args) > 0 && args[0] == "connect" {
+		return connect(args[1:])
+	}
 	if os.Getpid() != 1 {
-		fmt.Fprintln(os.Stderr, "lnk-relay: it is started by lnk inside a sandbox, as its first process")
+		fmt.Fprintln(os.Stderr, "lnk-relay: it is started by lnk inside a sandbox, as its first process; there, lnk-relay connect HOST:PORT leads standard input and output to a host")
 		return exitRefused
 	}
 	runner := channel.NewChild(os.NewFile(channel.FD, "channel"))

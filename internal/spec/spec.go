@@ -42,7 +42,7 @@ func (s *Spec) Check() error {
 		return err
 	}
 	for flag, given := range map[string]bool{
-		"--agent": s.Rules.Agent != "", "--upstream": s.Rules.Upstream != "", "--per-minute": s.Rules.PerMinute != 0, "--pause-after": s.Rules.PauseAfter != 0,
+		"--agent": s.Rules.Agent != "", "--upstream": s.Rules.Upstream != "", "--per-minute": s.Rules.PerMinute != 0, "--pause-after": s.Rules.PauseAfter != 0, "--names": s.Rules.Names != nil,
 	} {
 		if given && !s.Rules.Network() {
 			return fmt.Errorf("%s is for the proxy, and nothing here needs one: add --internet-host, or leave it out", flag)
@@ -146,7 +146,7 @@ func (s *Spec) Grants(c Caller, programs, hidden []string, relay string) wall.Gr
 	return wall.Grants{
 		Read: s.Read, Write: s.Write,
 		Dir: c.Dir, Home: c.Home, Homes: c.Homes,
-		Programs: programs, Hidden: hidden, Relay: relay,
+		Programs: programs, Hidden: hidden, Relay: relay, Network: s.Rules.Network(),
 		User:  wall.Identity{ID: c.UID, Name: c.User},
 		Group: wall.Identity{ID: c.GID, Name: c.Group},
 	}

@@ -28,7 +28,7 @@ var etcFiles = []string{
 	"ld.so.cache", "localtime", "timezone", "locale.conf",
 	"os-release", "lsb-release", "debian_version", "redhat-release", "fedora-release",
 	"ssl/openssl.cnf", "ssl/cert.pem", "pki/tls/openssl.cnf", "pki/tls/cert.pem",
-	"mime.types", "protocols", "services",
+	"mime.types", "protocols", "services", "ssh/ssh_known_hosts",
 	"bash.bashrc", "profile", "inputrc",
 }
 
@@ -56,13 +56,29 @@ func (w *Wall) etc() {
 	}
 	user, group := w.grants.User, w.grants.Group
 	for path, text := range map[string]string{
-		"/etc/passwd":        passwd(user, group, w.grants.Home),
-		"/etc/group":         groups(group),
-		"/etc/hosts":         "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
-		"/etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
+		"/etc/passwd": passwd(user, group, w.grants.Home),
+		"/etc/group":  groups(group),
+		"/etc/hosts":  "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+		// Its own nameserver, whatever the machine has, and no search list: a
+		// name that is asked for is the name that is decided on.
+		"/etc/resolv.conf":    "nameserver 127.0.0.1\n",
+		"/etc/ssh/ssh_config": sshConfig(w.grants.Network),
+		"/etc/nsswitch.conf":  "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
 	} {
 		w.mounts.add(mount{kind: made, dest: path, source: text})
 	}
+}
+
+// sshConfig is ssh's configuration for all hosts. The machine's own isn't
+// used: it includes files whose owner, root, is nobody inside, which ssh
+// takes for tampering (ssh_config(5), Include).
+func sshConfig(network bool) string {
+	text := "# lnk sandbox: what a ~/.ssh/config says comes first.\n"
+	if network {
+		text += "Host localhost 127.* ::1\n\tProxyCommand none\n" +
+			"Host *\n\tProxyCommand " + RelayPath + " connect %h %p\n"
+	}
+	return text
 }
 
 // etcLink makes a link again. One that leads out of what the sandbox has, as

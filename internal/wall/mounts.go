@@ -74,6 +74,16 @@ func (ms *mounts) exists(path string) bool {
 	return false
 }
 
+// madeBelow reports whether the sandbox has files of its own in a folder.
+func (ms *mounts) madeBelow(folder string) bool {
+	for dest, m := range ms.byDest {
+		if m.kind == made && folder != "/" && strings.HasPrefix(dest, folder+"/") {
+			return true
+		}
+	}
+	return false
+}
+
 // covering returns the entry that path lies in: the nearest at or above it.
 func (ms *mounts) covering(path string) (mount, bool) {
 	for at := path; ; at = filepath.Dir(at) {

@@ -38,6 +38,8 @@ type Grants struct {
 	Hidden []string
 	// Relay is the path of lnk-relay on this machine.
 	Relay string
+	// Network says that there is a proxy inside.
+	Network bool
 	// User and Group are who the program is.
 	User, Group Identity
 }
@@ -235,7 +237,7 @@ func (w *Wall) grant(flag, unsafePath string, writable bool) error {
 	if why, bad := refusedFolders[real]; bad {
 		return fmt.Errorf("%s %s: %s", flag, unsafePath, why)
 	}
-	if slices.Contains(mixedFolders, real) {
+	if slices.Contains(mixedFolders, real) || w.mounts.madeBelow(real) {
 		return w.grantEntries(real, kind)
 	}
 	if err := w.pin(real); err != nil {
@@ -278,6 +280,12 @@ func (w *Wall) grantEntries(folder string, kind kind) error {
 	for _, entry := range entries {
 		path := folder + "/" + entry.Name()
 		if slices.Contains(ownFolders, path) || w.mounts.has(path) && !w.mounts.isBind(path) {
+			continue
+		}
+		if w.mounts.madeBelow(path) {
+			if err := w.grantEntries(path, kind); err != nil {
+				return err
+			}
 			continue
 		}
 		w.grantEntry(path, entry, kind)

@@ -1,0 +1,120 @@
+package reach
+
+import "slices"
+
+// Listed is what the lists say of a name, whatever port is asked for. The
+// zero value is a name that nothing lists.
+type Listed struct {
+	// Web says that 443 and 80 may be asked for.
+	Web bool
+	// Ports are those that [internet] tcp opens, in order and once each.
+	Ports []uint16
+	// Entry is the wildcard that the name is listed by, as it was written,
+	// the narrowest first: one of [internet] tcp where there are ports. It is
+	// empty for a name that is listed by itself.
+	Entry string
+}
+
+// Any reports whether the name is listed at all.
+func (l Listed) Any() bool { return l.Web || len(l.Ports) > 0 }
+
+// Listed looks a name up in the lists. An address is no name.
+func (r *Rules) Listed(h Host) Listed {
+	var l Listed
+	if h.Name == "" || metadataName(h.Name) || loopbackName(h.Name) {
+		return l
+	}
+	s := r.scope(Target{h, 443})
+	l.Web = s.internet || s.lan
+	itself := false
+	// narrowest keeps the longest wildcard in entry, and sees a name's own.
+	narrowest := func(entry *string, p Pattern) {
+		if p.host == h {
+			itself = true
+		} else if text := p.String(); len(text) > len(*entry) {
+			*entry = text
+		}
+	}
+	var tcp string
+	for _, e := range r.tcp {
+		if e.Pattern.Matches(h) {
+			narrowest(&tcp, e.Pattern)
+			if !slices.Contains(l.Ports, e.Port) {
+				l.Ports = append(l.Ports, e.Port)
+			}
+		}
+	}
+	slices.Sort(l.Ports)
+	for _, p := range r.internet {
+		if p.Matches(h) {
+			narrowest(&l.Entry, p)
+		}
+	}
+	for _, entry := range r.lan {
+		itself = itself || entry.name == h.Name
+		if l.Entry == "" && entry.any {
+			l.Entry = "*"
+		}
+	}
+	switch {
+	case itself:
+		l.Entry = ""
+	case tcp != "":
+		l.Entry = tcp
+	}
+	return l
+}
+
+// Names are the names that [internet] and [lan] list by themselves, and not
+// by a wildcard, once each.
+func (r *Rules) Names() []Host {
+	var names []Host
+	add := func(name string) {
+		if h := (Host{Name: name}); name != "" && !slices.Contains(names, h) {
+			names = append(names, h)
+		}
+	}
+	for _, p := range r.internet {
+		add(p.host.Name)
+	}
+	for _, e := range r.tcp {
+		add(e.Pattern.host.Name)
+	}
+	for _, l := range r.lan {
+		add(l.name)
+	}
+	return names
+}
+
+// Wildcards counts the entries of all lists that stand for more than one name.
+func (r *Rules) Wildcards() (listing, tcp int) {
+	wild := func(p Pattern) bool { return p.any || p.suffix != "" }
+	for _, p := range r.internet {
+		if wild(p) {
+			listing++
+		}
+	}
+	for _, l := range r.lan {
+		if l.any {
+			listing++
+		}
+	}
+	for _, e := range r.tcp {
+		if wild(e.Pattern) {
+			tcp++
+		}
+	}
+	return listing, tcp
+}
+
+// WhyUnlisted says what would list a name.
+func (r *Rules) WhyUnlisted(h Host) string {
+	switch {
+	case metadataName(h.Name):
+		return refuseClass(Metadata, Target{Host: h}).Why
+	case loopbackName(h.Name):
+		return refuseClass(ThisMachine, Target{Host: h}).Why
+	default:
+		return refuseHost(Target{h, 443}).Why
+	}
+}
