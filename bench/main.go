@@ -8,7 +8,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,7 +50,7 @@ func run() error {
 		return err
 	}
 	b := &bench{internet: internet}
-	for _, measure := range []func() error{b.start, b.memory, b.download, b.connections, b.gets, b.tunnels} {
+	for _, measure := range []func() error{b.start, b.memory, b.download, b.connections, b.names, b.gets, b.tunnels} {
 		if err := measure(); err != nil {
 			return err
 		}
@@ -241,11 +240,7 @@ func bwrapArgs() ([]string, error) {
 // memory measures what an idle proxy and relay weigh.
 func (b *bench) memory() error {
 	cmd := testnet.Command(testnet.Lnk, "sandbox", "run", "--internet-host", "x.test", "--", "sh", "-c", "echo up; exec sleep 60")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
+	if err := startUp(cmd); err != nil {
 		return err
 	}
 	defer func() {
@@ -253,9 +248,6 @@ func (b *bench) memory() error {
 		cmd.Process.Kill()
 		cmd.Wait()
 	}()
-	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
-		return err
-	}
 	time.Sleep(2 * time.Second) // idle, as it would be
 	for _, p := range []struct{ what, name, reach string }{
 		{"an idle proxy (PSS)", "link-sandbox-proxy", "≤ 8 MiB"}, {"an idle relay (PSS)", "/run/lnk/lnk-relay", "≤ 3.5 MiB"},

@@ -23,6 +23,9 @@ const amount = 6 << 30
 //	download direct|connect|http HOST:PORT BYTES   prints GB/s
 //	gets PROXY HOST N                              prints requests a second
 //	connections direct|connect HOST:PORT N         prints µs each
+//	firstbyte direct|connect HOST:PORT N           prints the median in µs
+//	answers NAME N                                 prints DNS answers a second
+//	names PATTERN N                                asks for so many, and stays
 func client(args []string) {
 	var result float64
 	var err error
@@ -36,6 +39,15 @@ func client(args []string) {
 	case "connections":
 		n, _ := strconv.Atoi(args[3])
 		result, err = connections(args[1], args[2], n)
+	case "firstbyte":
+		n, _ := strconv.Atoi(args[3])
+		result, err = firstByte(args[1], args[2], n)
+	case "answers":
+		n, _ := strconv.Atoi(args[2])
+		result, err = answers(args[1], n)
+	case "names":
+		n, _ := strconv.Atoi(args[2])
+		result, err = manyNames(args[1], n)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -178,11 +190,20 @@ func gets(proxy, target string, n int) (float64, error) {
 
 // measured runs this program as the client, beside a sandbox or inside one.
 func measured(inside bool, args ...string) func() (float64, error) {
-	bench := testnet.BinDir + "/bench"
-	cmd := append([]string{bench}, args...)
 	if inside {
-		cmd = append([]string{testnet.Lnk, "sandbox", "run", "--internet-host", "*", "--read", testnet.BinDir, "--"}, cmd...)
+		return measuredWith([]string{"--internet-host", "*"}, args...)
 	}
+	return printed(append([]string{testnet.BinDir + "/bench"}, args...))
+}
+
+// measuredWith runs this program as the client in a sandbox with these flags.
+func measuredWith(flags []string, args ...string) func() (float64, error) {
+	cmd := append([]string{testnet.Lnk, "sandbox", "run", "--read", testnet.BinDir}, flags...)
+	return printed(append(append(cmd, "--", testnet.BinDir+"/bench"), args...))
+}
+
+// printed runs a command and returns the number that it prints.
+func printed(cmd []string) func() (float64, error) {
 	return func() (float64, error) {
 		out, err := testnet.Command(cmd[0], cmd[1:]...).Output()
 		if err != nil {

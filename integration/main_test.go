@@ -37,7 +37,7 @@ func testMain(m *testing.M) int {
 			return fail(err)
 		}
 		defer os.RemoveAll(dir)
-		build := exec.Command("go", "build", "-o", dir+"/", "../cmd/...")
+		build := exec.Command("go", "build", "-tags", "nethttpomithttp2", "-o", dir+"/", "../cmd/...")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		build.Stdout, build.Stderr = os.Stderr, os.Stderr
 		if err := build.Run(); err != nil {

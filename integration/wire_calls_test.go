@@ -206,3 +206,31 @@ for i in range(1200):
 time.sleep(0.5)
 print(talk(b"GET http://ok.test/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").split(b" ")[1].decode())`)).exits(0).prints("200\n")
 }
+
+// WIRE4, WIRE5, DNS5: connections by name are paused and stopped as tunnels are.
+func TestWIRE4WIRE5_ConnectionsByName(t *testing.T) {
+	addr := internet.Host("ok.test")
+	echo := internet.Echo(addr, 80)
+	defer echo.Close()
+	run := start(t, testnet.Command(testnet.Lnk, "sandbox", "run", "--internet-host", "ok.test", "--", "sh", "-c", "exec 9<&0; "+py(`
+s = socket.create_connection(("ok.test", 80), 10); s.sendall(b"one"); print(s.recv(9), flush=True)
+import os; sys.stdin = os.fdopen(9)
+input(); s.sendall(b"two"); s.settimeout(0.3)
+try: print(s.recv(9))
+except TimeoutError: print("still")
+talk_to("ok.test", 80); print("asked", flush=True)
+input(); s.settimeout(10); print(s.recv(9)); talk_to("ok.test", 80); print("resumed", flush=True)
+input(); print(s.recv(9)); talk_to("ok.test", 80); print("end", flush=True)`)))
+	run.until("one")
+	eventually(t, "the connection is counted", func() bool { return theRun(t).Wire.Reached == 1 })
+	lnk(t, "sandbox", "pause").exits(0)
+	run.write("\n")
+	run.until("asked")
+	lnk(t, "sandbox", "resume").exits(0)
+	run.write("\n")
+	run.until("resumed")
+	lnk(t, "sandbox", "stop").exits(0)
+	run.write("\n")
+	r := run.wait().exits(0)
+	r.prints("b'one'\nstill\nConnectionResetError\nasked\nb'two'\nhello\nresumed\nb''\ngaierror\nend\n").says("refused ok.test:80", "paused")
+}

@@ -5,8 +5,6 @@
 //	client dns NETWORK SIZE NAME TYPE         the answer's code, flags and records
 //	client raw HEX…                           what comes back for datagrams to port 53, in hex
 //	client names PATTERN N                    asks for N names over UDP, and counts the codes
-//	client flood N                            asks N times for one name, many at once: seconds
-//	client dial N HOST:PORT | N HOST:PORT via the median of N connects and first bytes, in µs
 package main
 
 import (
@@ -16,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -44,10 +41,6 @@ func run(args []string) error {
 		return raw(args[1:])
 	case "names":
 		return askNames(args[1], args[2])
-	case "flood":
-		return flood(args[1], args[2])
-	case "dial":
-		return dial(args[1:])
 	}
 	return fmt.Errorf("no %q", args[0])
 }
@@ -142,86 +135,5 @@ func askNames(pattern, count string) error {
 		codes[dns.RcodeToString[reply.Rcode]]++
 	}
 	fmt.Println(codes)
-	return nil
-}
-
-// flood asks with as many questions under way as a socket's buffer holds.
-func flood(name, count string) error {
-	n, err := strconv.Atoi(count)
-	if err != nil {
-		return err
-	}
-	question, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
-	if err != nil {
-		return err
-	}
-	conn, err := net.Dial("udp", server)
-	if err != nil {
-		return err
-	}
-	const window = 64
-	start := time.Now()
-	answer := make([]byte, 512)
-	sent := 0
-	for got := 0; got < n; got++ {
-		for sent < n && sent-got < window {
-			if _, err := conn.Write(question); err != nil {
-				return err
-			}
-			sent++
-		}
-		conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-		if _, err := conn.Read(answer); err != nil {
-			return err
-		}
-	}
-	fmt.Printf("%.6f\n", time.Since(start).Seconds())
-	return nil
-}
-
-func dial(args []string) error {
-	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return err
-	}
-	to := args[1]
-	if len(args) > 2 {
-		to = "127.0.0.1:40781"
-	} else if host, port, err := net.SplitHostPort(to); err == nil {
-		addrs, err := net.LookupHost(host)
-		if err != nil {
-			return err
-		}
-		to = net.JoinHostPort(addrs[0], port)
-	}
-	var times []time.Duration
-	for range n {
-		start := time.Now()
-		conn, err := net.Dial("tcp", to)
-		if err != nil {
-			return err
-		}
-		if len(args) > 2 {
-			fmt.Fprintf(conn, "CONNECT %[1]s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", args[1])
-			head := make([]byte, 0, 200)
-			for !strings.HasSuffix(string(head), "\r\n\r\n") {
-				one := make([]byte, 1)
-				if _, err := conn.Read(one); err != nil {
-					return err
-				}
-				head = append(head, one[0])
-			}
-		}
-		if _, err := conn.Write([]byte("x")); err != nil {
-			return err
-		}
-		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
-			return err
-		}
-		times = append(times, time.Since(start))
-		conn.Close()
-	}
-	slices.Sort(times)
-	fmt.Println(times[n/2].Microseconds())
 	return nil
 }

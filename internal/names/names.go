@@ -80,6 +80,8 @@ type Server struct {
 	Records Records
 	// Closed reports that nothing may leave now; nil: never.
 	Closed func() bool
+	// Stopped reports that nothing is answered any more; nil: never.
+	Stopped func() bool
 	// Refused is told of each name that was asked for and isn't listed; nil
 	// for nobody.
 	Refused func(reach.Host)
@@ -176,7 +178,7 @@ func (s *Server) answer(query []byte, udp bool) (reply *dns.Msg, then later, siz
 // resolve fills in the answer to a reply's question, or returns what will.
 func (s *Server) resolve(reply *dns.Msg) later {
 	question := reply.Question[0]
-	if question.Qclass != dns.ClassINET {
+	if question.Qclass != dns.ClassINET || s.Stopped != nil && s.Stopped() {
 		reply.Rcode = dns.RcodeRefused
 		return nil
 	}

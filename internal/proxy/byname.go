@@ -19,6 +19,10 @@ func (s *Service) nameServer(web bool, open func(names.Endpoint) func(context.Co
 	server := &names.Server{
 		Rules: s.rules, Table: s.table, Web: web, Open: open,
 		Closed: func() bool { return s.notRunning() != nil },
+		Stopped: func() bool {
+			current, _ := s.gate.now()
+			return current == stopped
+		},
 		Refused: func(host reach.Host) {
 			s.tally.refused(host.String(), refusal{code: reach.CodeHost, why: s.rules.WhyUnlisted(host)})
 		},
