@@ -34,6 +34,7 @@ test: ## test what needs no root and no network
 
 root-test: build ## test whole sandboxes, as root, in namespaces of their own
 	LNK_BIN=$(CURDIR)/bin $(GO) test -count=1 -timeout 20m ./integration/...
+	LNK_WALL=plain LNK_BIN=$(CURDIR)/bin $(GO) test -count=1 -timeout 20m ./integration
 
 check: ## format, vet, staticcheck, what links what
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "not gofmt'ed: $$bad"; exit 1; }

@@ -170,6 +170,9 @@ func (b *bench) start() error {
 		}
 		b.rows = append(b.rows, row{test.what, fmt.Sprintf("%.1f ms", lnk), fmt.Sprintf("bwrap alone %.1f ms", base), fmt.Sprintf("%.2f ×", ratio), test.reach})
 	}
+	if err := b.startPlain(bwrap); err != nil {
+		return err
+	}
 	out, err := testnet.Command(testnet.Lnk, "sandbox", "run", "--verbose", "--internet-host", "x.test", "--", "true").CombinedOutput()
 	if err != nil {
 		return err

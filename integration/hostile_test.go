@@ -160,10 +160,13 @@ type relay struct {
 
 func newRelay(t *testing.T, dir string) *relay {
 	t.Helper()
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(dir, "local.sock")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var conn *net.UnixConn
+	// The socket is there a moment before it listens.
+	eventually(t, "local.sock accepts", func() (ok bool) {
+		var err error
+		conn, err = net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(dir, "local.sock")})
+		return err == nil
+	})
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(10 * time.Second))
 	r := &relay{t, conn}

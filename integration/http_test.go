@@ -196,7 +196,7 @@ func TestHT6_HalfClose(t *testing.T) {
 func TestHT7_UnlistedEndpoint(t *testing.T) {
 	lnk(t, "sandbox", "run", "--internet-host", "ok.test", "--tcp", "no.test:22", "--", "true").refusedInOneLine("--tcp no.test:22", "--internet-host no.test")
 	lnk(t, "sandbox", "run", "--internet-host", "*.ok.test", "--tcp", "ok.test:22", "--", "true").refusedInOneLine("--tcp ok.test:22")
-	lnk(t, "sandbox", "run", "--lan-host", "nas.local", "--tcp", "nas.local:22", "--", "true").exits(0)
+	sandbox(t, byProxy("--lan-host", "nas.local", "--tcp", "nas.local:22"), "true").exits(0)
 }
 
 // HT8: events arrive as they are sent; WebSockets by Upgrade and by CONNECT.
@@ -385,7 +385,7 @@ print(raw(b"ok.test:443", b"GET / HTTP/1.1\r\nHost: ok.test\r\n\r\n"), raw(b"ok.
 		t.Errorf("%d requests", got)
 	}
 	// --tcp lifts it; a literal address needs no name.
-	sandbox(t, []string{"--internet-host", "ok.test", "--tcp", "ok.test:443"}, python(tlsClient+`print(hello(b"ok.test:443", "evil.test"))`)).exits(0).prints("200\n")
+	sandbox(t, byProxy("--internet-host", "ok.test", "--tcp", "ok.test:443"), python(tlsClient+`print(hello(b"ok.test:443", "evil.test"))`)).exits(0).prints("200\n")
 	sandbox(t, []string{"--internet-host", addr.String()}, python(tlsClient+fmt.Sprintf(`print(hello(b"%[1]s:443", None), hello(b"%[1]s:443", "evil.test"))`, addr))).exits(0).prints("200 closed\n")
 	// A client that goes away before it has said anything is no refusal.
 	gone := sandbox(t, []string{"--internet-host", "ok.test"}, python(`

@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -19,6 +21,13 @@ func changed(t *testing.T, preparation, script string) result {
 	cmd.Dir = testnet.Home
 	return finish(t, cmd)
 }
+
+// standIn begins, and inPlace ends, a preparation that puts a program in
+// bubblewrap's place.
+const (
+	standIn = `mkdir -p /mnt/s; mount -t tmpfs -o mode=755 x /mnt/s; cp /usr/bin/bwrap /mnt/s/real; `
+	inPlace = `; chmod 755 /mnt/s/bwrap; mount --bind /mnt/s/bwrap /usr/bin/bwrap`
+)
 
 // RUN7: a missing piece is one clear line, exit code 125, and no weaker run;
 // lnk doctor says the same.
@@ -44,6 +53,22 @@ func TestRUN7_MissingPieces(t *testing.T) {
 			[]string{"user namespace", "max_user_namespaces"},
 		},
 		{
+			"bubblewrap too old", standIn + `printf '#!/bin/sh\necho "bwrap: Unknown option --perms" >&2; exit 1\n' >/mnt/s/bwrap` + inPlace, "",
+			[]string{"bubblewrap is too old", "0.5 or newer", "--perms"},
+		},
+		{
+			"a container whose seccomp has no clone of namespaces", standIn + `printf '#!/bin/sh\nexec strace -f -qq -o /dev/null -e trace=clone,unshare -e inject=clone,unshare:error=EPERM -a 1 /mnt/s/real "$@"\n' >/mnt/s/bwrap` + inPlace, "",
+			[]string{"user namespace", "in a container", "seccomp=unconfined"},
+		},
+		{
+			"a container whose /proc is covered", `mount -t tmpfs x /proc/irq`, "",
+			[]string{"/proc", "in a container", "systempaths=unconfined"},
+		},
+		{
+			"no folder for runs", `mount -t tmpfs -o mode=755 x /tmp; mount -t tmpfs -o mode=755 x /run/user`, "",
+			[]string{"/tmp"},
+		},
+		{
 			"no relay", `mkdir -p /mnt/lone; cp ` + testnet.Lnk + ` /mnt/lone; mount --bind /mnt/lone ` + testnet.BinDir, "",
 			[]string{"lnk-relay", "install lnk whole"},
 		},
@@ -58,8 +83,91 @@ func TestRUN7_MissingPieces(t *testing.T) {
 			}
 		})
 	}
+	if testnet.Plain() {
+		return // TestRUN9_PlainWall has what it says then
+	}
 	r := lnk(t, "doctor").exits(0)
 	if strings.Count(r.stdout, "\n") != 1 || !strings.HasPrefix(r.stdout, "ready: bubblewrap ") {
 		t.Errorf("doctor says %q", r.stdout)
+	}
+	r = lnk(t, "doctor", "--all").exits(0)
+	if strings.Count(r.stdout, "\n") != 6 || !strings.HasPrefix(r.stdout, "CHECK ") || strings.Count(r.stdout, " ready ") != 5 {
+		t.Errorf("doctor says %q", r.stdout)
+	}
+	var checks []struct{ Name, State, Found, Gives, Do string }
+	r = lnk(t, "doctor", "--json").exits(0)
+	if err := json.Unmarshal([]byte(r.stdout), &checks); err != nil || len(checks) != 5 {
+		t.Fatalf("%v: %s", err, r.stdout)
+	}
+	for _, c := range checks {
+		if c.State != "ready" || c.Name == "" || c.Found == "" || c.Gives == "" || c.Do != "" {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// RUN7: machines that are odd, and on which a sandbox is as on any other.
+func TestRUN7_OddMachines(t *testing.T) {
+	site(t, "ok.test")
+	const noLandlock = `strace -f -qq -o /dev/null -e trace=landlock_create_ruleset -e inject=landlock_create_ruleset:error=%s `
+	long := "/mnt/" + strings.Repeat("a-long-name/", 10)
+	for _, test := range []struct{ name, preparation, before, says string }{
+		{"noexec /tmp, and no runtime folder", "mount -t tmpfs -o mode=1777,noexec x /tmp", "unset XDG_RUNTIME_DIR; ", ""},
+		{"a read-only home", "mount --bind /home/tester /home/tester; mount -o remount,bind,ro /home/tester", "", ""},
+		{"a runtime folder that isn't there", "", "XDG_RUNTIME_DIR=/nowhere; export XDG_RUNTIME_DIR; ", ""},
+		{"a runtime folder that is another's", "mkdir -p /mnt/other; chmod 777 /mnt/other", "XDG_RUNTIME_DIR=/mnt/other; export XDG_RUNTIME_DIR; ", ""},
+		{"paths of more than 107 bytes", fmt.Sprintf("mkdir -p %[1]s; chown -R %[2]d:%[2]d /mnt/a-long-name", long, testnet.UID), "XDG_RUNTIME_DIR=" + long + "; export XDG_RUNTIME_DIR; cd " + long + "; ", ""},
+		{"no Landlock in the kernel", "", fmt.Sprintf(noLandlock, "ENOSYS"), ""},
+		{"Landlock not enabled", "", fmt.Sprintf(noLandlock, "EOPNOTSUPP"), ""},
+		{"from cron: no terminal, an empty environment", "", "exec </dev/null; exec setsid -w env -i PATH=/usr/bin:/bin ", ""},
+		{"nohup", "", "nohup ", ""},
+		{"no proc of a machine's other users", "mount -t proc -o hidepid=2 proc /proc", "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := changed(t, test.preparation, test.before+testnet.Lnk+" sandbox run --internet-host ok.test -- curl -sS http://ok.test/").exits(0)
+			if r.prints("hello from ok.test\n"); r.stderr != test.says && !strings.Contains(r.stderr, "nohup: ") {
+				t.Errorf("stderr: %s", r.stderr)
+			}
+		})
+	}
+	t.Run("doctor without Landlock", func(t *testing.T) {
+		if r := changed(t, "", fmt.Sprintf(noLandlock, "ENOSYS")+testnet.Lnk+" doctor").exits(0); !strings.Contains(r.stdout, "no Landlock") {
+			t.Errorf("doctor says %q", r.stdout)
+		}
+	})
+}
+
+// RUN9: where what bwrap starts has no capability, the wall is the plain one:
+// the rest of these tests show what it holds, when they are run with
+// LNK_WALL=plain. What it can't have is refused, and doctor says what to do.
+func TestRUN9_PlainWall(t *testing.T) {
+	site(t, "ok.test")
+	echo(t, "db.test", 5432, 22)
+	powerless := standIn + "cat >/mnt/s/bwrap <<'B'\n" + strings.ReplaceAll(testnet.PowerlessBwrap, testnet.BinDir+"/bwrap", "/mnt/s/real") + "B\n" + strings.TrimPrefix(inPlace, ";")
+	setuid := standIn + "cp /mnt/s/real /mnt/s/bwrap" + inPlace + "; chmod 4755 /mnt/s/bwrap"
+	for name, preparation := range map[string]string{"no capabilities": powerless, "setuid bubblewrap": setuid} {
+		t.Run(name, func(t *testing.T) {
+			defer os.Remove(fmt.Sprintf("/run/user/%d/lnk/plain-wall.json", testnet.UID))
+			run := func(flags, script string) result {
+				return changed(t, preparation, testnet.Lnk+" sandbox run "+flags+" -- sh -c '"+script+"'")
+			}
+			for range 2 { // found out, and remembered
+				run("--internet-host ok.test", `curl -sS http://ok.test/; curl -sS https://ok.test/; id -u; grep CapEff /proc/self/status | cut -f2; cat /proc/1/environ 2>/dev/null || echo closed; unshare -U true 2>/dev/null || echo none; (`+unproxied+`curl -sS --max-time 5 http://ok.test/ 2>/dev/null || echo no names)`).
+					exits(0).prints(fmt.Sprintf("hello from ok.test\nhello from ok.test\n%d\n0000000000000000\nclosed\nnone\nno names\n", testnet.UID))
+				run("", "echo alone").exits(0).prints("alone\n")
+			}
+			const by = `python3 -c "import socket; s = socket.create_connection((\"db.test\", 5432)); s.sendall(b\"hi\"); print(s.recv(2).decode())"`
+			run("--internet-host db.test --tcp db.test:5432", by).exits(0).prints("hi\n")
+			for _, flags := range []string{"--tcp db.test:22", "--tcp db.test:22 --tcp db.test:5432", "--internet-host \"*.wild.test\" --tcp \"*.wild.test:5432\"", "--names=true"} {
+				run("--internet-host db.test "+flags, "touch /tmp/started").refusedInOneLine("plain wall", "lnk doctor")
+			}
+			run("--internet-host db.test --tcp db.test:22 --names=false", "echo hi | /run/lnk/lnk-relay connect db.test:22").exits(0).prints("hi\n")
+			r := changed(t, preparation, testnet.Lnk+" doctor").exits(0)
+			if !strings.Contains(r.stdout, "wall             reduced   user namespaces, the plain wall") || !strings.Contains(r.stdout, "\nwall: ") {
+				t.Errorf("doctor says %s", r.stdout)
+			}
+			// With it mended, the full wall is tried again.
+			os.Remove(fmt.Sprintf("/run/user/%d/lnk/plain-wall.json", testnet.UID))
+		})
 	}
 }

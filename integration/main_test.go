@@ -64,6 +64,23 @@ func fail(err error) int {
 	return 1
 }
 
+// needsFull leaves out a test of what the plain wall doesn't have.
+func needsFull(t *testing.T) {
+	t.Helper()
+	if testnet.Plain() {
+		t.Skip("this machine's wall is the plain one")
+	}
+}
+
+// byProxy is what a run is given whose endpoints are only the proxy's: the
+// plain wall refuses those that it could have no name for.
+func byProxy(flags ...string) []string {
+	if testnet.Plain() {
+		return append(flags, "--names=false")
+	}
+	return flags
+}
+
 // result is how a command ended and what it wrote.
 type result struct {
 	t              *testing.T

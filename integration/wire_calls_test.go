@@ -209,6 +209,7 @@ print(talk(b"GET http://ok.test/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\
 
 // WIRE4, WIRE5, DNS5: connections by name are paused and stopped as tunnels are.
 func TestWIRE4WIRE5_ConnectionsByName(t *testing.T) {
+	needsFull(t)
 	addr := internet.Host("ok.test")
 	echo := internet.Echo(addr, 80)
 	defer echo.Close()

@@ -117,6 +117,11 @@ func enter(binDir string) error {
 			return err
 		}
 	}
+	if Plain() {
+		if err := takePowers(); err != nil {
+			return err
+		}
+	}
 	return replaceEtc(map[string]string{
 		"passwd": "root:x:0:0:root:/root:/bin/sh\n" +
 			fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh\n", User, UID, UID, Home) +

@@ -4,6 +4,7 @@
 package bind
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"strconv"
@@ -45,10 +46,18 @@ func (r *Rules) Compile() (*reach.Rules, error) {
 	if r.PauseAfter < 0 {
 		return nil, fmt.Errorf("--pause-after %d: it can't be negative", r.PauseAfter)
 	}
-	if len(r.TCP) > maxTCP {
-		return nil, fmt.Errorf("--tcp: %d endpoints are more than %d: list a wildcard in place of its names", len(r.TCP), maxTCP)
+	rules, err := reach.NewRules(r.InternetHost, r.TCP, r.LANHost)
+	if err != nil {
+		return nil, err
 	}
-	return reach.NewRules(r.InternetHost, r.TCP, r.LANHost)
+	listeners := 0
+	for _, e := range rules.Endpoints() {
+		listeners += len(e.Ports)
+	}
+	if listeners > maxTCP {
+		return nil, fmt.Errorf("--tcp: %d endpoints of the names that are listed by themselves are more than %d: list a wildcard in place of its names, or fewer ports", listeners, maxTCP)
+	}
+	return rules, nil
 }
 
 // maxTCP bounds the endpoints: each has a listener in the sandbox.
@@ -56,6 +65,28 @@ const maxTCP = 1024
 
 // NamesOn reports whether every listed name has an address inside.
 func (r *Rules) NamesOn() bool { return r.Names == nil || *r.Names }
+
+// CheckPlain refuses what the plain wall can't have: DNS, and with it the names
+// of wildcards; and ports under 1024. Without names, endpoints are the proxy's
+// alone, which has them in every wall.
+func (r *Rules) CheckPlain() error {
+	if r.Names != nil && *r.Names {
+		return errors.New("--names=true: there is no DNS inside the plain wall")
+	}
+	if !r.NamesOn() {
+		return nil
+	}
+	for _, text := range r.TCP {
+		endpoint, err := reach.ParseEndpoint(text)
+		if err != nil {
+			return fmt.Errorf("--tcp: %w", err)
+		}
+		if !endpoint.Unprivileged() {
+			return fmt.Errorf("--tcp %s has no name inside the plain wall", text)
+		}
+	}
+	return nil
+}
 
 // Network reports whether anything is listed, so that a proxy is needed at all.
 func (r *Rules) Network() bool {

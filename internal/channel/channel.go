@@ -121,6 +121,11 @@ type Start struct {
 	Terminal bool `json:"terminal,omitempty"`
 	// Ignored are the signals that the caller had ignored, as nohup does.
 	Ignored []int `json:"ignored,omitempty"`
+	// Plain says that the wall is the plain one: the relay has no capability,
+	// and is the caller's own uid as the program is.
+	Plain bool `json:"plain,omitempty"`
+	// Files is the caller's soft limit on descriptors; 0: as the relay has it.
+	Files uint64 `json:"files,omitempty"`
 	// Mounts are what must lie in the sandbox before anything is started.
 	Mounts []Mount `json:"mounts,omitempty"`
 }
@@ -154,6 +159,9 @@ type Failed struct {
 	// Code is the exit code that follows: 125, 126 or 127.
 	Code int    `json:"code"`
 	Why  string `json:"why"`
+	// NoPowers says that what bwrap gave has no effect here, so that the full
+	// wall can't be had, and the plain one may. Nothing was started.
+	NoPowers bool `json:"no_powers,omitempty"`
 }
 
 // Exited is the program's end: a code, or the signal that ended it.

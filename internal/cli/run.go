@@ -63,7 +63,11 @@ func run(s *spec.Spec, args []string, verbose bool) error {
 	if err := checkBwrap(); err != nil {
 		return err
 	}
-	plan, err := wall.Plan(s.Grants(caller, programs.all(), runner.Folders(), programs.relay))
+	grants, err := s.Grants(caller, programs.all(), runner.Folders(), programs.relay)
+	if err != nil {
+		return err
+	}
+	plan, err := wall.Plan(grants)
 	if err != nil {
 		return err
 	}

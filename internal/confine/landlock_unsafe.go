@@ -25,8 +25,8 @@ func LandlockABI() (int, error) {
 	}
 }
 
-// scopeABI is the first version that scopes signals and abstract sockets.
-const scopeABI = 6
+// ScopeABI is the first version that scopes signals and abstract sockets.
+const ScopeABI = 6
 
 // ScopeRuleset makes a Landlock ruleset under which a program signals nobody
 // but itself and its children, the relay not, and connects to no abstract
@@ -34,7 +34,7 @@ const scopeABI = 6
 // the namespaces then hold alone, and the relay ignores every signal.
 func ScopeRuleset() (int, error) {
 	abi, err := LandlockABI()
-	if err != nil || abi < scopeABI {
+	if err != nil || abi < ScopeABI {
 		return -1, err
 	}
 	attr := unix.LandlockRulesetAttr{Scoped: unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET}

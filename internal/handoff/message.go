@@ -3,7 +3,7 @@
 // then accepts the program's connections itself.
 //
 //	relay                              proxy
-//	  ── {"hello":1} ──────────────────▶
+//	  ── {"hello":1,"plain":…} ────────▶
 //	  ◀─ {"listen":[{id,network,address},…]}   at any time, as often as needed;
 //	                                           with "more":true, another follows at once
 //	  ── {"listening":id} + one descriptor ─▶
@@ -38,12 +38,16 @@ type Listener struct {
 	Address string `json:"address"`
 }
 
-// toProxy is a message from the relay. Exactly one field is set.
+// toProxy is a message from the relay: a hello, or how it went with a listener.
 type toProxy struct {
-	Hello     int    `json:"hello,omitempty"`
+	Hello int `json:"hello,omitempty"`
+	// Plain says that no port under 1024 can be had.
+	Plain     bool   `json:"plain,omitempty"`
 	Listening int    `json:"listening,omitempty"`
 	Failed    int    `json:"failed,omitempty"`
 	Error     string `json:"error,omitempty"`
+
+	lost bool // a descriptor came with it that couldn't be received
 }
 
 // toRelay is a message from the proxy.

@@ -15,6 +15,9 @@ import (
 // ProxyEnd is the proxy's end of one relay's connection. Ask may be called by
 // several goroutines, Receive by one.
 type ProxyEnd struct {
+	// Plain is what the relay said of its wall: no port under 1024 can be had.
+	Plain bool
+
 	conn *os.File
 	raw  rawConn
 
@@ -43,6 +46,7 @@ func NewProxyEnd(conn *os.File) (*ProxyEnd, error) {
 	if message.Hello != 1 || file != nil {
 		return nil, errors.New("local.sock: a relay of another version")
 	}
+	p.Plain = message.Plain
 	return p, nil
 }
 
@@ -142,6 +146,9 @@ func (p *ProxyEnd) Receive() (Handed, error) {
 		closeFile(file)
 		return Handed{Listener: listener, Err: fmt.Errorf("inside the sandbox: %.200q", message.Error)}, nil
 	}
+	if message.lost {
+		return Handed{Listener: listener, Err: errors.New("the proxy has no descriptor free (RLIMIT_NOFILE)")}, nil
+	}
 	if file == nil {
 		return Handed{Listener: listener, Err: errors.New("handed no descriptor")}, nil
 	}
@@ -187,7 +194,7 @@ func (p *ProxyEnd) receive() (toProxy, *os.File, error) {
 		closeFile(file)
 		return toProxy{}, nil, io.EOF
 	}
-	if flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
+	if flags&unix.MSG_TRUNC != 0 || flags&unix.MSG_CTRUNC != 0 && file != nil {
 		closeFile(file)
 		return toProxy{}, nil, errors.New("local.sock: more than one descriptor, or a message too long")
 	}
@@ -196,6 +203,8 @@ func (p *ProxyEnd) receive() (toProxy, *os.File, error) {
 		closeFile(file)
 		return toProxy{}, nil, err
 	}
+	// One that this process had no number free for: cut off, and none came.
+	message.lost = flags&unix.MSG_CTRUNC != 0
 	return message, file, nil
 }
 

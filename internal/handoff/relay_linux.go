@@ -20,8 +20,9 @@ type RelayEnd struct {
 }
 
 // Dial connects to local.sock in the folder that folderFD is open on, which
-// need not be mounted where the relay runs, and says hello.
-func Dial(folderFD int) (*RelayEnd, error) {
+// need not be mounted where the relay runs, and says hello. plain says that the
+// relay has no capability: no port under 1024 is to be asked for.
+func Dial(folderFD int, plain bool) (*RelayEnd, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("local.sock: %w", err)
@@ -33,7 +34,7 @@ func Dial(folderFD int) (*RelayEnd, error) {
 		return nil, fmt.Errorf("connecting to local.sock: %w", err)
 	}
 	r := &RelayEnd{fd: fd}
-	if err := r.send(toProxy{Hello: 1}, -1); err != nil {
+	if err := r.send(toProxy{Hello: 1, Plain: plain}, -1); err != nil {
 		r.Close()
 		return nil, err
 	}
@@ -85,7 +86,13 @@ func (r *RelayEnd) hand(l Listener) error {
 		return r.send(toProxy{Failed: l.ID, Error: err.Error()}, -1)
 	}
 	defer unix.Close(fd)
-	return r.send(toProxy{Listening: l.ID}, fd)
+	err = r.send(toProxy{Listening: l.ID}, fd)
+	if errors.Is(err, unix.ETOOMANYREFS) {
+		// The user has as many descriptors on their way as it may (unix(7)),
+		// which is nothing that asking again would not mend.
+		return r.send(toProxy{Failed: l.ID, Error: "this user has too many descriptors on their way between processes"}, -1)
+	}
+	return err
 }
 
 func (r *RelayEnd) send(message toProxy, fd int) error {

@@ -17,7 +17,6 @@ package names
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -75,7 +74,7 @@ type Server struct {
 	Web bool
 	// Open sees to the listeners of an endpoint. It returns nil when they are
 	// there, or else what waits for them.
-	Open func(Endpoint) (wait func(context.Context) error)
+	Open func(reach.Inside) (wait func(context.Context) error)
 	// Records is nil where nothing is looked up.
 	Records Records
 	// Closed reports that nothing may leave now; nil: never.
@@ -88,33 +87,6 @@ type Server struct {
 
 	waiting chan struct{}
 	lookups *rate.Limiter
-}
-
-// Endpoint is a name with ports of its own, and the address that it has.
-type Endpoint struct {
-	Name  string
-	Addr  netip.Addr
-	Ports []uint16
-}
-
-// Endpoints are the names with ports that are listed by themselves: they have
-// an address from the start.
-func (s *Server) Endpoints() ([]Endpoint, error) {
-	var list []Endpoint
-	for _, host := range s.Rules.Names() {
-		listed := s.Rules.Listed(host)
-		if !s.Web && len(listed.Ports) == 0 {
-			continue
-		}
-		addr, err := s.Table.Address(host.Name, s.share(listed))
-		if err != nil {
-			return nil, fmt.Errorf("an address for %s: %w", host, err)
-		}
-		if len(listed.Ports) > 0 {
-			list = append(list, Endpoint{host.Name, addr, listed.Ports})
-		}
-	}
-	return list, nil
 }
 
 // Init makes a server ready to serve. Its fields are not changed afterwards.
@@ -214,22 +186,27 @@ func (s *Server) resolve(reply *dns.Msg) later {
 	return nil // NOERROR, with no records (RFC 2308, section 2.2)
 }
 
-// listed looks up what a question's name is listed as. The labels of a
-// service before a host's name (RFC 2782, RFC 8552) are the host's to answer.
+// listed looks up what a question's name is listed as: by itself, or as a
+// service of a host that is, whose labels before the host's name (RFC 2782, RFC
+// 8552) are the host's to answer.
 func (s *Server) listed(asked string) (reach.Host, reach.Listed) {
-	name := asked
-	for strings.HasPrefix(name, "_") {
+	own, err := reach.ParseHost(asked)
+	if err != nil || own.Name != asked {
+		own = reach.Host{} // an address, or no name that a host has
+	}
+	for name := asked; ; {
+		host, err := reach.ParseHost(name)
+		if err == nil && host.Name == name {
+			if listed := s.Rules.Listed(host); listed.Any() {
+				return host, listed
+			}
+		}
 		label, rest, ok := strings.Cut(name, ".")
-		if !ok || strings.Contains(label, `\`) {
-			break
+		if !ok || !strings.HasPrefix(label, "_") || strings.Contains(label, `\`) {
+			return own, reach.Listed{}
 		}
 		name = rest
 	}
-	host, err := reach.ParseHost(name)
-	if err != nil || host.Name != name {
-		return reach.Host{}, reach.Listed{} // an address, or no name that a host has
-	}
-	return host, s.Rules.Listed(host)
 }
 
 func loopback(reply *dns.Msg) {
@@ -289,7 +266,7 @@ func (s *Server) address(reply *dns.Msg, host reach.Host, listed reach.Listed) l
 		answer()
 		return nil
 	}
-	wait := s.Open(Endpoint{host.Name, addr, listed.Ports})
+	wait := s.Open(reach.Inside{Name: host.Name, Addr: addr, Ports: listed.Ports})
 	if wait == nil {
 		answer()
 		return nil
@@ -324,7 +301,10 @@ func (s *Server) records(reply *dns.Msg, asked string, host reach.Host) later {
 	return func(ctx context.Context) {
 		found, code, err := s.Records.Lookup(ctx, asked, reply.Question[0].Qtype)
 		switch {
-		case err != nil || code != dns.RcodeSuccess && code != dns.RcodeNameError:
+		case s.Stopped != nil && s.Stopped():
+			reply.Rcode = dns.RcodeRefused
+			return
+		case s.Closed != nil && s.Closed(), err != nil || code != dns.RcodeSuccess && code != dns.RcodeNameError:
 			reply.Rcode = dns.RcodeServerFailure
 			return
 		case code == dns.RcodeNameError && asked != host.Name:
@@ -335,7 +315,7 @@ func (s *Server) records(reply *dns.Msg, asked string, host reach.Host) later {
 		// name can't.
 		h := header(reply)
 		for _, rr := range found {
-			if rr = s.passable(rr); rr != nil {
+			if rr = passable(rr, h.Name); rr != nil {
 				h.Ttl = rr.Header().Ttl
 				*rr.Header() = h
 				reply.Answer = append(reply.Answer, rr)

@@ -2,9 +2,9 @@ package names
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/miekg/dns"
-	"link.internal/lnk/internal/reach"
 )
 
 // passable returns a record as it may be passed on, or nil. Records name
@@ -13,16 +13,15 @@ import (
 // hold here: an address that nothing is asked at, a key that would hide the
 // server's name from the proxy, HTTP/3, which is no TCP (RFC 9460, sections 7
 // and 9). Without it a client does as with no HTTPS record.
-func (s *Server) passable(rr dns.RR) dns.RR {
+func passable(rr dns.RR, asked string) dns.RR {
 	https, ok := rr.(*dns.HTTPS)
 	if !ok {
 		return rr
 	}
-	if target := https.Target; target != "." {
-		host, err := reach.ParseHost(target)
-		if err != nil || !s.Rules.Listed(host).Any() {
-			return nil
-		}
+	// One that sends clients to another host has them say this host's name
+	// there (RFC 9460, section 2.5), which is another server's for the proxy.
+	if https.Priority == 0 || https.Target != "." && !strings.EqualFold(https.Target, asked) {
+		return nil
 	}
 	var kept []dns.SVCBKeyValue
 	for _, value := range https.Value {

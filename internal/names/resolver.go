@@ -25,6 +25,9 @@ const maxChain = 16
 // MachineRecords asks the nameservers of this machine's resolv.conf, as it is
 // at the time.
 type MachineRecords struct {
+	// Allowed is asked before each question that leaves; nil: it may.
+	Allowed func() bool
+
 	mu      sync.Mutex
 	read    os.FileInfo
 	servers []string
@@ -42,7 +45,7 @@ func (r *MachineRecords) Lookup(ctx context.Context, name string, qtype uint16) 
 	err = errors.New("no nameserver")
 	for _, server := range servers {
 		var reply *dns.Msg
-		if reply, err = exchange(ctx, query, server); err != nil {
+		if reply, err = r.exchange(ctx, query, server); err != nil {
 			continue
 		}
 		if reply.Rcode == dns.RcodeServerFailure || reply.Rcode == dns.RcodeRefused {
@@ -54,8 +57,11 @@ func (r *MachineRecords) Lookup(ctx context.Context, name string, qtype uint16) 
 	return nil, 0, err
 }
 
-func exchange(ctx context.Context, query *dns.Msg, server string) (*dns.Msg, error) {
+func (r *MachineRecords) exchange(ctx context.Context, query *dns.Msg, server string) (*dns.Msg, error) {
 	for _, network := range []string{"udp", "tcp"} {
+		if r.Allowed != nil && !r.Allowed() {
+			return nil, errors.New("no question may leave now")
+		}
 		client := dns.Client{Net: network, Timeout: attemptTimeout}
 		reply, _, err := client.ExchangeContext(ctx, query, server)
 		if err != nil {

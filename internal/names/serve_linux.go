@@ -36,7 +36,9 @@ func (s *Server) ServeUDP(ctx context.Context, conn *net.UDPConn) {
 		if errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
 			return
 		}
-		if err != nil {
+		if err != nil || from.Port() == 0 {
+			// What comes from nobody is the end that a socket gives which the
+			// inside has shut down.
 			failed++
 			time.Sleep(retryAfter)
 			continue

@@ -7,12 +7,17 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"link.internal/lnk/internal/reach"
 )
 
-// first is the lowest address that a name is given. Those below it are used
-// by others: 127.0.0.1 and 127.0.0.2 by lo itself, 127.0.0.53 by
-// systemd-resolved, 127.0.1.1 by Debian's hosts file.
-var first = binary.BigEndian.Uint32([]byte{127, 64, 0, 1})
+// first is the lowest address of a table.
+var first = asNumber(reach.FirstInside)
+
+func asNumber(addr netip.Addr) uint32 {
+	bytes := addr.As4()
+	return binary.BigEndian.Uint32(bytes[:])
+}
 
 // reuseAfter is how long an address has been idle before it stands for
 // another name. It is far longer than TTL, for which a program may keep it.
@@ -44,9 +49,14 @@ type entry struct {
 	place *list.Element // in share; both are nil for a name that keeps its address
 }
 
-// NewTable returns an empty table.
-func NewTable() *Table {
-	return &Table{byName: make(map[string]*entry), shares: make(map[string]*list.List)}
+// NewTable returns a table that has these names' places: the first
+// addresses, in order.
+func NewTable(endpoints []reach.Inside) *Table {
+	t := &Table{byName: make(map[string]*entry), shares: make(map[string]*list.List)}
+	for _, e := range endpoints {
+		t.newEntry(e.Name, time.Time{})
+	}
+	return t
 }
 
 // Share is what the names of one wildcard may take of a table.
@@ -164,8 +174,7 @@ func (t *Table) at(addr netip.Addr) *entry {
 	if !addr.Is4() {
 		return nil
 	}
-	bytes := addr.As4()
-	n := binary.BigEndian.Uint32(bytes[:])
+	n := asNumber(addr)
 	if n < first || n-first >= uint32(len(t.entries)) {
 		return nil
 	}

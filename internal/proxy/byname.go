@@ -5,17 +5,21 @@ import (
 	"net"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"link.internal/lnk/internal/names"
 	"link.internal/lnk/internal/reach"
+	"link.internal/lnk/internal/wire"
 )
 
 // methodTCP is what the wire calls a connection to a name's own address, by a
 // program that uses no proxy.
 const methodTCP = "TCP"
 
-// nameServer makes the DNS of one sandbox, or of one listener. open sees to an
-// endpoint's listeners; web says that 443 and 80 are listened on for all.
-func (s *Service) nameServer(web bool, open func(names.Endpoint) func(context.Context) error) *names.Server {
+// nameServer makes the DNS of one sandbox, or of one listener, which the wire
+// calls from. open sees to an endpoint's listeners; web says that 443 and 80
+// are listened on for all.
+func (s *Service) nameServer(from string, web bool, open func(reach.Inside) func(context.Context) error) *names.Server {
 	server := &names.Server{
 		Rules: s.rules, Table: s.table, Web: web, Open: open,
 		Closed: func() bool { return s.notRunning() != nil },
@@ -23,14 +27,55 @@ func (s *Service) nameServer(web bool, open func(names.Endpoint) func(context.Co
 			current, _ := s.gate.now()
 			return current == stopped
 		},
-		Refused: func(host reach.Host) {
-			s.tally.refused(host.String(), refusal{code: reach.CodeHost, why: s.rules.WhyUnlisted(host)})
-		},
+		Refused: func(host reach.Host) { s.refusedName(host, from) },
 	}
 	if s.dialer.Upstream.Resolves() {
-		server.Records = &s.records
+		server.Records = wiredRecords{s, from}
 	}
 	return server
+}
+
+// methodDNS is what the wire calls a name that was refused, and records that
+// were looked up.
+const methodDNS = "DNS"
+
+// The records of refused names that are logged, of a second and at once.
+const (
+	namesASec   = 50
+	namesAtOnce = 200
+)
+
+// refusedName logs, tells of and counts a name that isn't listed. It is no
+// call, so it neither pauses the wire nor counts for the rate.
+func (s *Service) refusedName(host reach.Host, from string) {
+	why := refusal{code: reach.CodeHost, why: s.rules.WhyUnlisted(host)}
+	if s.nameRecords.Allow() {
+		s.wire.Append(wire.Record{From: from, Method: methodDNS, Host: host.String(), Verdict: wire.Refused, Reason: string(why.code)})
+	}
+	s.tally.unlisted(host.String(), why)
+}
+
+// wiredRecords looks records up as long as the wire runs, and logs that.
+type wiredRecords struct {
+	*Service
+	from string
+}
+
+// Lookup is that of names.Records.
+func (r wiredRecords) Lookup(ctx context.Context, name string, qtype uint16) ([]dns.RR, int, error) {
+	start := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
+	found, code, err := r.records.Lookup(ctx, name, qtype)
+	record := wire.Record{
+		From: r.from, Method: methodDNS, Host: name, Path: dns.TypeToString[qtype], Verdict: wire.Allowed, MS: time.Since(start).Milliseconds(),
+	}
+	if err != nil {
+		record.Reason = string(codeUnresolved)
+	}
+	r.wire.Append(record)
+	return found, code, err
 }
 
 // namesWeb reports whether every listed name has an address, and not those of

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"link.internal/lnk/internal/names"
+	"link.internal/lnk/internal/reach"
 )
 
 // loopback is this machine's own, on which a proxy serves the names of its
@@ -20,6 +21,7 @@ type loopback struct {
 	mu     sync.Mutex
 	ends   []net.Listener
 	byAddr map[netip.AddrPort]bool
+	later  int // those that were made on demand
 }
 
 // listenDNS answers over UDP and TCP at an address of the loopback, and
@@ -27,7 +29,7 @@ type loopback struct {
 func (p *Proxy) listenDNS(ctx context.Context, at netip.AddrPort) (*loopback, error) {
 	l := &loopback{proxy: p, ctx: ctx, byAddr: make(map[netip.AddrPort]bool)}
 	service := p.service.Load()
-	server := service.nameServer(false, l.open)
+	server := service.nameServer("dns", false, l.open)
 	server.Init()
 	packets, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
@@ -39,12 +41,8 @@ func (p *Proxy) listenDNS(ctx context.Context, at netip.AddrPort) (*loopback, er
 		return nil, fmt.Errorf("--dns %s: %w", at, err)
 	}
 	l.ends = append(l.ends, stream)
-	endpoints, err := server.Endpoints()
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range endpoints {
-		if err := l.listen(e); err != nil {
+	for _, e := range service.rules.Endpoints() {
+		if err := l.listen(e, false); err != nil {
 			l.Close()
 			return nil, fmt.Errorf("--dns: %s on this machine's loopback: %w", e.Name, err)
 		}
@@ -62,8 +60,8 @@ func listenTCP(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 }
 
 // open sees to an endpoint's listeners. They are made at once.
-func (l *loopback) open(e names.Endpoint) func(context.Context) error {
-	if err := l.listen(e); err != nil {
+func (l *loopback) open(e reach.Inside) func(context.Context) error {
+	if err := l.listen(e, true); err != nil {
 		return func(context.Context) error {
 			l.proxy.service.Load().endpointFailed(e, err)
 			return err
@@ -72,7 +70,7 @@ func (l *loopback) open(e names.Endpoint) func(context.Context) error {
 	return nil
 }
 
-func (l *loopback) listen(e names.Endpoint) error {
+func (l *loopback) listen(e reach.Inside, demanded bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, port := range e.Ports {
@@ -80,7 +78,7 @@ func (l *loopback) listen(e names.Endpoint) error {
 		if l.byAddr[at] {
 			continue
 		}
-		if len(l.byAddr) >= maxEndpoints+len(l.proxy.service.Load().rules.Names()) {
+		if demanded && l.later >= maxEndpoints {
 			return names.ErrFull
 		}
 		listener, err := listenTCP(l.ctx, at)
@@ -88,6 +86,9 @@ func (l *loopback) listen(e names.Endpoint) error {
 			return err
 		}
 		l.byAddr[at] = true
+		if demanded {
+			l.later++
+		}
 		l.ends = append(l.ends, listener)
 		go l.serve(listener.(*net.TCPListener))
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,9 @@ const (
 	anyHTTPS     = "0.0.0.0:443"
 	anyHTTP      = "0.0.0.0:80"
 )
+
+// firstPlainPort is the lowest that is had without a capability.
+const firstPlainPort = 1024
 
 // maxEndpoints bounds the listeners of the names of wildcards, which are the
 // sandbox's to make up.
@@ -98,12 +102,22 @@ type opening struct {
 }
 
 // start asks for the listeners that every sandbox has, and for those of the
-// endpoints that are listed by themselves.
+// endpoints that are listed by themselves. In the plain wall there is no port
+// under 1024: no DNS, and no web by name; the sandbox has the endpoints' names
+// in its hosts file.
 func (g *ground) start(service *Service) error {
 	wanted := []*opening{{Listener: handoff.Listener{Network: "tcp", Address: proxyAddress}, serve: g.serveHTTP}}
-	if service != nil {
+	if service != nil && g.relay.Plain {
+		for _, e := range service.rules.Endpoints() {
+			for _, port := range e.Ports {
+				if port >= firstPlainPort {
+					wanted = append(wanted, g.endpoint(netip.AddrPortFrom(e.Addr, port)))
+				}
+			}
+		}
+	} else if service != nil {
 		web := service.namesWeb()
-		server := service.nameServer(web, g.open)
+		server := service.nameServer("sandbox", web, g.open)
 		server.Init()
 		wanted = append(wanted,
 			&opening{Listener: handoff.Listener{Network: "udp", Address: dnsAddress}, serve: func(f *os.File) (io.Closer, error) { return g.serveUDP(f, server) }},
@@ -114,11 +128,7 @@ func (g *ground) start(service *Service) error {
 				wanted = append(wanted, &opening{Listener: handoff.Listener{Network: "tcp", Address: address}, serve: g.serveByName})
 			}
 		}
-		endpoints, err := server.Endpoints()
-		if err != nil {
-			return err
-		}
-		for _, e := range endpoints {
+		for _, e := range service.rules.Endpoints() {
 			for _, port := range g.missing(e, web) {
 				wanted = append(wanted, g.endpoint(netip.AddrPortFrom(e.Addr, port)))
 			}
@@ -127,6 +137,9 @@ func (g *ground) start(service *Service) error {
 	for _, o := range wanted {
 		o.first = true
 	}
+	g.mu.Lock()
+	g.expect(wanted)
+	g.mu.Unlock()
 	return g.ask(wanted)
 }
 
@@ -134,14 +147,9 @@ func (g *ground) start(service *Service) error {
 // more than a few are asked for beside whoever receives them.
 func (g *ground) ask(wanted []*opening) error {
 	listeners := make([]handoff.Listener, 0, len(wanted))
-	g.mu.Lock()
 	for _, o := range wanted {
-		g.lastID++
-		o.ID, o.done = g.lastID, make(chan struct{})
-		g.asked[o.ID] = o
 		listeners = append(listeners, o.Listener)
 	}
-	g.mu.Unlock()
 	const few = 64
 	if len(listeners) <= few {
 		return g.relay.Ask(listeners)
@@ -153,6 +161,16 @@ func (g *ground) ask(wanted []*opening) error {
 		}
 	}()
 	return nil
+}
+
+// expect makes openings known to whoever receives, before they are asked for.
+// g.mu is held.
+func (g *ground) expect(wanted []*opening) {
+	for _, o := range wanted {
+		g.lastID++
+		o.ID, o.done = g.lastID, make(chan struct{})
+		g.asked[o.ID] = o
+	}
 }
 
 // receive serves what the relay hands over, until the relay ends.
@@ -203,6 +221,7 @@ func (g *ground) close() {
 	defer g.mu.Unlock()
 	g.closed = true
 	for _, end := range g.ends {
+		wake(end)
 		go end.Close()
 	}
 	for _, o := range g.asked {
@@ -212,8 +231,20 @@ func (g *ground) close() {
 	clear(g.asked)
 }
 
+// wake ends what waits in a system call on a socket that the inside has made
+// blocking, and would hold a thread for ever.
+func wake(end io.Closer) {
+	conn, ok := end.(syscall.Conn)
+	if !ok {
+		return
+	}
+	if raw, err := conn.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
+}
+
 // missing are the ports of an endpoint that have no listener yet.
-func (g *ground) missing(e names.Endpoint, web bool) []uint16 {
+func (g *ground) missing(e reach.Inside, web bool) []uint16 {
 	var ports []uint16
 	for _, port := range e.Ports {
 		if web && (port == 443 || port == 80) {
@@ -235,7 +266,7 @@ func (g *ground) endpoint(at netip.AddrPort) *opening {
 
 // open sees to the listeners of an endpoint, and returns what waits for those
 // that aren't there yet.
-func (g *ground) open(e names.Endpoint) func(context.Context) error {
+func (g *ground) open(e reach.Inside) func(context.Context) error {
 	service := g.proxy.service.Load()
 	g.mu.Lock()
 	ports := g.missing(e, service.namesWeb())
@@ -254,6 +285,7 @@ func (g *ground) open(e names.Endpoint) func(context.Context) error {
 		wanted = append(wanted, g.endpoint(netip.AddrPortFrom(e.Addr, port)))
 		g.later++
 	}
+	g.expect(wanted)
 	var waiting []*opening
 	for _, port := range e.Ports {
 		if o := g.byAddr[netip.AddrPortFrom(e.Addr, port)]; o != nil && !o.ready() {
@@ -264,14 +296,12 @@ func (g *ground) open(e names.Endpoint) func(context.Context) error {
 	if len(waiting) == 0 {
 		return nil
 	}
-	var err error
 	if len(wanted) > 0 {
-		err = g.ask(wanted)
+		if g.ask(wanted) != nil {
+			g.relay.Close() // which ends the waiting too
+		}
 	}
 	return func(ctx context.Context) error {
-		if err != nil {
-			return err
-		}
 		for _, o := range waiting {
 			select {
 			case <-ctx.Done():
@@ -347,7 +377,7 @@ func (g *ground) serveByName(file *os.File) (io.Closer, error) {
 }
 
 // endpointFailed says that an endpoint has no address inside, and why.
-func (s *Service) endpointFailed(e names.Endpoint, err error) {
+func (s *Service) endpointFailed(e reach.Inside, err error) {
 	s.tally.refused(e.Name, refusal{code: reach.CodeName, why: "it can't be reached by its name inside, only through the proxy", detail: err.Error()})
 }
 

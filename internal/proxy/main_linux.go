@@ -68,6 +68,9 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	if err := at.check(); err != nil {
 		return err
 	}
+	if rules.Names != nil && at.Dir == "" {
+		return errors.New("--names is for a sandbox, which needs --dir: --dns answers for endpoints alone")
+	}
 	if *withRunner {
 		p.runner = channel.NewChild(os.NewFile(channel.FD, "channel"))
 		ctx, err := p.serveRunner(ctx)

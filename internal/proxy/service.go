@@ -33,18 +33,20 @@ type Service struct {
 	names      bool // every listed name has an address inside
 	table      *names.Table
 	records    names.MachineRecords
-	wire       *wire.Log
-	wirePath   string // empty: none
-	tally      *tally
-	calls      calls
-	ctx        context.Context // ends when the wire is stopped
-	cancel     context.CancelFunc
-	lingering  atomic.Int64 // requests whose clients have ended their direction
-	gate       gate
-	limiter    *rate.Limiter // nil: no limit
-	refusals   refusals
-	pages      onceAMinute
-	forward    *httputil.ReverseProxy
+	// nameRecords bounds what refused names write to the log.
+	nameRecords *rate.Limiter
+	wire        *wire.Log
+	wirePath    string // empty: none
+	tally       *tally
+	calls       calls
+	ctx         context.Context // ends when the wire is stopped
+	cancel      context.CancelFunc
+	lingering   atomic.Int64 // requests whose clients have ended their direction
+	gate        gate
+	limiter     *rate.Limiter // nil: no limit
+	refusals    refusals
+	pages       onceAMinute
+	forward     *httputil.ReverseProxy
 }
 
 // NewService checks the rules and opens the log. refused is told of each
@@ -62,7 +64,7 @@ func NewService(rules bind.Rules, defaultWire string, refused func(channel.Refus
 		return nil, err
 	}
 	s := &Service{
-		names: rules.NamesOn(), table: names.NewTable(),
+		names: rules.NamesOn(), table: names.NewTable(compiled.Endpoints()),
 		rules: compiled, interfaces: &egress.Interfaces{}, tally: newTally(refused),
 		refusals: refusals{limit: rules.PauseAfter},
 	}
@@ -80,6 +82,8 @@ func NewService(rules bind.Rules, defaultWire string, refused func(channel.Refus
 		}
 		s.wirePath = path
 	}
+	s.records.Allowed = func() bool { return s.notRunning() == nil }
+	s.nameRecords = rate.NewLimiter(namesASec, namesAtOnce)
 	s.dialer = &egress.Dialer{Rules: compiled, Interfaces: s.interfaces, Upstream: upstream}
 	s.forward = s.newForward()
 	return s, nil

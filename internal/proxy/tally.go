@@ -22,6 +22,7 @@ type tally struct {
 	reachedCalls map[string]int
 	refusedCalls map[string]int
 	told         map[string]bool
+	toldNames    map[string]bool // of names that were asked for and aren't listed
 	more         int
 	reachedAll   int
 	refusedAll   int
@@ -32,7 +33,7 @@ type tally struct {
 func newTally(tell func(channel.Refused)) *tally {
 	return &tally{
 		tell:         tell,
-		reachedCalls: make(map[string]int), refusedCalls: make(map[string]int), told: make(map[string]bool),
+		reachedCalls: make(map[string]int), refusedCalls: make(map[string]int), told: make(map[string]bool), toldNames: make(map[string]bool),
 	}
 }
 
@@ -66,6 +67,29 @@ func (t *tally) refused(what string, why refusal) {
 		text += " (" + why.detail + ")"
 	}
 	t.tell(channel.Refused{Code: string(why.code), What: what, Why: text})
+}
+
+// maxToldNames bounds the names that are told of, apart from the calls: a
+// program that makes names up hides no refused call.
+const maxToldNames = 64
+
+// unlisted counts a name that was asked for and isn't listed.
+func (t *tally) unlisted(name string, why refusal) {
+	t.mu.Lock()
+	t.refusedAll++
+	t.count(t.refusedCalls, name)
+	first := !t.toldNames[name] && len(t.toldNames) < maxToldNames
+	last := len(t.toldNames) == maxToldNames-1
+	if first {
+		t.toldNames[name] = true
+	}
+	t.mu.Unlock()
+	switch {
+	case first && last:
+		t.tell(channel.Refused{Code: string(why.code), What: "more names", Why: "only so many are shown: --wire FILE logs them"})
+	case first:
+		t.tell(channel.Refused{Code: string(why.code), What: name, Why: why.why})
+	}
 }
 
 // paused tells that the wire paused itself, each time in words of its own:

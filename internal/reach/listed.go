@@ -1,6 +1,9 @@
 package reach
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Listed is what the lists say of a name, whatever port is asked for. The
 // zero value is a name that nothing lists.
@@ -86,25 +89,53 @@ func (r *Rules) Names() []Host {
 	return names
 }
 
-// Wildcards counts the entries of all lists that stand for more than one name.
+// Inside is a name's place in the sandbox: the address of its loopback that
+// stands for the name, and the ports that are open there as endpoints.
+type Inside struct {
+	Name  string
+	Addr  netip.Addr
+	Ports []uint16
+}
+
+// FirstInside is the lowest address that a name is given. Those below it are
+// used by others: 127.0.0.1 and 127.0.0.2 by lo itself, 127.0.0.53 by
+// systemd-resolved, 127.0.1.1 by Debian's hosts file.
+var FirstInside = netip.AddrFrom4([4]byte{127, 64, 0, 1})
+
+// Endpoints are the places of the names with endpoints that are listed by
+// themselves: theirs from the start, and the same for whoever asks.
+func (r *Rules) Endpoints() []Inside {
+	var list []Inside
+	next := FirstInside
+	for _, host := range r.Names() {
+		if listed := r.Listed(host); len(listed.Ports) > 0 {
+			list = append(list, Inside{host.Name, next, listed.Ports})
+			next = next.Next()
+		}
+	}
+	return list
+}
+
+// Wildcards counts the wildcards of [internet] and [lan], and those of
+// [internet] tcp, each once however many ports it has.
 func (r *Rules) Wildcards() (listing, tcp int) {
-	wild := func(p Pattern) bool { return p.any || p.suffix != "" }
+	list, ports := make(map[string]bool), make(map[string]bool)
 	for _, p := range r.internet {
-		if wild(p) {
-			listing++
+		if p.wild() {
+			list[p.String()] = true
 		}
 	}
 	for _, l := range r.lan {
 		if l.any {
-			listing++
+			list[l.String()] = true
 		}
 	}
 	for _, e := range r.tcp {
-		if wild(e.Pattern) {
-			tcp++
+		if e.Pattern.wild() {
+			ports[e.Pattern.String()] = true
 		}
 	}
-	return listing, tcp
+	return len(list), len(ports)
 }
 
 // WhyUnlisted says what would list a name.

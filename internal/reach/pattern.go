@@ -105,6 +105,9 @@ func (p Pattern) covers(q Pattern) bool {
 	}
 }
 
+// wild reports whether the pattern stands for more than one host.
+func (p Pattern) wild() bool { return p.any || p.suffix != "" }
+
 // String returns the pattern as it is written in a flag.
 func (p Pattern) String() string {
 	switch {
@@ -156,6 +159,16 @@ func parseAnyPattern(text string) (Pattern, error) {
 		return Pattern{host: host}, nil
 	}
 	return Pattern{}, err
+}
+
+// Unprivileged reports whether the endpoint is all that it can be also where
+// there is neither DNS nor a port under 1024 inside: it is one name's, on a
+// port from 1024, or it is an address, which has no name.
+func (e Endpoint) Unprivileged() bool {
+	if e.Pattern.host.Addr.IsValid() {
+		return true
+	}
+	return e.Pattern.host.Name != "" && e.Port >= 1024
 }
 
 // String returns the endpoint as it is written in a flag.

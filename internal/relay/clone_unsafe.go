@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"link.internal/lnk/internal/channel"
 )
 
 // The program is cloned here and not by os/exec for two reasons: between the
@@ -41,6 +43,8 @@ type image struct {
 	tty      int    // -1: it is not given the terminal
 	ignored  uint64 // a bit for each signal that stays ignored, from bit 0 for signal 1
 	landlock int    // -1: none
+	plain    bool   // without a user namespace of its own
+	files    unix.Rlimit
 	filter   unix.SockFprog
 
 	released int // read end: a byte says that the uid and gid maps are written
@@ -78,6 +82,7 @@ const (
 	stepSignals
 	stepStdio
 	stepDescriptors
+	stepFiles
 	stepDir
 	stepPrivs
 	stepCaps
@@ -88,7 +93,7 @@ const (
 
 var stepNames = [...]string{
 	"waiting for its user namespace", "its process group", "taking the terminal", "its signals", "its standard streams",
-	"closing descriptors", "its working folder", "no_new_privs", "dropping capabilities", "Landlock", "seccomp", "execve",
+	"closing descriptors", "its limit on descriptors", "its working folder", "no_new_privs", "dropping capabilities", "Landlock", "seccomp", "execve",
 }
 
 // startError is a step of the child that failed.
@@ -107,11 +112,11 @@ func (i *image) setFilter(filter []unix.SockFilter) {
 	i.filter = unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 }
 
-// start clones the program into a user namespace of its own, in which the
-// relay's uid and gid 0 are uid and gid, drops the relay's own capabilities
+// start clones the program, into a user namespace of its own in which the
+// relay's uid and gid 0 are the caller's, drops the relay's own capabilities
 // but the kept ones, and returns the program's pid when its execve has
-// succeeded.
-func (i *image) start(uid, gid int) (int, error) {
+// succeeded. In the plain wall there is neither to map nor to drop.
+func (i *image) start(start *channel.Start) (int, error) {
 	var release, report [2]int
 	if err := unix.Pipe2(release[:], unix.O_CLOEXEC); err != nil {
 		return 0, err
@@ -122,7 +127,7 @@ func (i *image) start(uid, gid int) (int, error) {
 		return 0, err
 	}
 	defer unix.Close(report[0])
-	i.released, i.report = release[0], report[1]
+	i.released, i.report, i.plain = release[0], report[1], start.Plain
 	i.capsHead = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 
 	runtime.LockOSThread()
@@ -133,17 +138,21 @@ func (i *image) start(uid, gid int) (int, error) {
 	unix.Close(release[0])
 	unix.Close(report[1])
 	if errno != 0 {
-		return 0, fmt.Errorf("cloning into a user namespace: %w", errno)
+		return 0, withoutPowers(fmt.Errorf("cloning into a user namespace: %w", errno))
 	}
-	if err := mapIDs(pid, uid, gid); err != nil {
-		unix.Kill(pid, unix.SIGKILL)
-		return 0, err
+	if !start.Plain {
+		if err := mapIDs(pid, start.UID, start.GID); err != nil {
+			unix.Kill(pid, unix.SIGKILL)
+			return 0, withoutPowers(err)
+		}
 	}
 	unix.Write(release[1], []byte{1})
-	// The capabilities have done their work; the child prepares meanwhile.
-	if err := keepCapabilities(keptCapabilities...); err != nil {
-		unix.Kill(pid, unix.SIGKILL)
-		return 0, err
+	if !start.Plain {
+		// The capabilities have done their work; the child prepares meanwhile.
+		if err := keepCapabilities(keptCapabilities...); err != nil {
+			unix.Kill(pid, unix.SIGKILL)
+			return 0, err
+		}
 	}
 	var failed failure
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(&failed)), unsafe.Sizeof(failed))
@@ -187,8 +196,12 @@ func mapIDs(pid, uid, gid int) error {
 //go:norace
 //go:nocheckptr
 func (i *image) clone() (pid int, errno syscall.Errno) {
+	flags := uintptr(unix.CLONE_NEWUSER) | uintptr(unix.SIGCHLD)
+	if i.plain {
+		flags = uintptr(unix.SIGCHLD)
+	}
 	runtimeBeforeFork()
-	r1, _, e1 := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.CLONE_NEWUSER)|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	r1, _, e1 := syscall.RawSyscall6(unix.SYS_CLONE, flags, 0, 0, 0, 0, 0)
 	if e1 != 0 || r1 != 0 {
 		runtimeAfterFork()
 		return int(r1), e1
@@ -245,6 +258,10 @@ func (i *image) clone() (pid int, errno syscall.Errno) {
 	if _, _, e1 = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 3, 0xffffffff, unix.CLOSE_RANGE_CLOEXEC); e1 != 0 {
 		goto fail
 	}
+	step = stepFiles
+	if _, _, e1 = syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&i.files)), 0, 0, 0); e1 != 0 {
+		goto fail
+	}
 	step = stepDir
 	if _, _, e1 = syscall.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(i.dir)), 0, 0); e1 != 0 {
 		goto fail
@@ -255,9 +272,11 @@ func (i *image) clone() (pid int, errno syscall.Errno) {
 		goto fail
 	}
 	// The bounding set first: without it an execve by uid 0, which the
-	// program of a run by root is, would bring capabilities back.
+	// program of a run by root is, would bring capabilities back. The plain
+	// wall's relay has none to drop from it with, and no_new_privs alone keeps
+	// them from coming back (execve(2)).
 	step = stepCaps
-	for n := uintptr(0); n < 64; n++ {
+	for n := uintptr(0); n < 64 && !i.plain; n++ {
 		if _, _, e1 = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, n, 0, 0, 0, 0); e1 == syscall.EINVAL && n > uintptr(unix.CAP_CHECKPOINT_RESTORE)-1 {
 			break // past the kernel's last one
 		} else if e1 != 0 {

@@ -77,8 +77,8 @@ func connectTo(target string) error {
 	if _, err := os.Stdout.Write(early); err != nil {
 		return err
 	}
-	if _, err := io.Copy(os.Stdout, proxy); err != nil && !errors.Is(err, unix.ECONNRESET) {
-		return err
+	if _, err := io.Copy(os.Stdout, proxy); err != nil {
+		return fmt.Errorf("%q: %w", target, err)
 	}
 	return nil
 }

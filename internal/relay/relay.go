@@ -1,5 +1,5 @@
-// Package relay is lnk-relay, the first process inside a sandbox: root of the
-// sandbox's outer user namespace and process 1 of its pid namespace.
+// Package relay is lnk-relay, the first process inside a sandbox: process 1 of
+// its pid namespace and, in the full wall, root of its outer user namespace.
 //
 // It makes the listening sockets that the proxy outside asks for and hands
 // them over (package handoff); it starts the program in a user namespace
@@ -56,6 +56,7 @@ func Main(args []string) int {
 		if errors.As(err, &notStarted) {
 			failed.Code = notStarted.code
 		}
+		failed.NoPowers = errors.As(err, new(*noPowersError))
 		runner.Send(channel.FromRelay{Failed: failed})
 		return failed.Code
 	}
@@ -101,14 +102,11 @@ func (r *relay) run() error {
 	if err := checkMounts(start.Mounts); err != nil {
 		return err
 	}
-	if err := limitUserNamespaces(); err != nil {
+	if err := preparations[start.Plain](start); err != nil {
 		return err
 	}
 	if start.Folder {
-		if err := addLoopbackAddress(); err != nil {
-			return err
-		}
-		if err := r.serveProxy(); err != nil {
+		if err := r.serveProxy(start.Plain); err != nil {
 			return err
 		}
 	}
@@ -124,8 +122,8 @@ func (r *relay) run() error {
 		return err
 	}
 	r.pid = pid
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("becoming undumpable: %w", err)
+	if err := becomeUndumpable(); err != nil {
+		return err
 	}
 	// What the program may not ask of the kernel, a relay that was taken over
 	// may not either: AF_VSOCK leads out of its network namespace too.
@@ -139,18 +137,10 @@ func (r *relay) run() error {
 	return r.reap()
 }
 
-// limitUserNamespaces lets one more be made below this one: the program's.
-func limitUserNamespaces() error {
-	if err := os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("1"), 0); err != nil {
-		return fmt.Errorf("limiting user namespaces: %w", err)
-	}
-	return nil
-}
-
 // serveProxy makes the listeners that the proxy asks for first, so that they
 // are there when the program starts, and goes on serving its requests.
-func (r *relay) serveProxy() error {
-	proxy, err := handoff.Dial(channel.FolderFD)
+func (r *relay) serveProxy(plain bool) error {
+	proxy, err := handoff.Dial(channel.FolderFD, plain)
 	if err != nil {
 		return err
 	}
@@ -202,6 +192,9 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 			img.ignored |= 1 << (n - 1)
 		}
 	}
+	if img.files, err = fileLimits(start.Files); err != nil {
+		return 0, err
+	}
 	img.setFilter(filter)
 	if img.path, err = unix.BytePtrFromString(path); err != nil {
 		return 0, err
@@ -215,7 +208,7 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 	if img.envv, err = pointers(start.Env); err != nil {
 		return 0, err
 	}
-	pid, err := img.start(start.UID, start.GID)
+	pid, err := img.start(start)
 	var failed *startError
 	if errors.As(err, &failed) && failed.atExec() {
 		code := exitNotExecutable
@@ -229,6 +222,24 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 		unix.Close(fd)
 	}
 	return pid, err
+}
+
+// fileLimits are the program's on descriptors: the caller's, and at most some
+// fewer than all other processes of the user's have. A user's descriptors on
+// their way in messages are counted together, and each sender may fill the
+// count up to its own limit (unix(7), ETOOMANYREFS): no program may fill it so
+// that another sandbox's relay can't hand a listener over.
+func fileLimits(soft uint64) (unix.Rlimit, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return limit, fmt.Errorf("reading the limit on descriptors: %w", err)
+	}
+	limit.Max -= min(limit.Max/8, 4096)
+	limit.Cur = min(limit.Cur, limit.Max)
+	if soft > 0 {
+		limit.Cur = min(soft, limit.Max)
+	}
+	return limit, nil
 }
 
 // checkMounts compares what bwrap mounted with what the runner had opened.

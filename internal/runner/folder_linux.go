@@ -261,3 +261,13 @@ func (f *folder) reference() (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), f.path), nil
 }
+
+// Base is where runs have their folders.
+func Base() string {
+	base, err := openBase()
+	if err != nil {
+		return err.Error()
+	}
+	defer base.Close()
+	return base.Name()
+}

@@ -20,6 +20,7 @@ import (
 // see whether pidfds work, which would be a thirtieth of a run's whole start.
 type process struct {
 	name string
+	path string
 	pid  int
 	conn *channel.Conn
 	log  logBuffer
@@ -74,7 +75,7 @@ func (r *Run) startSandbox(dir *folder) (*process, error) {
 	}
 	defer reference.Close()
 	inherited := []*os.File{reference, r.Stdin, r.Stdout, r.Stderr}
-	args, files, err := r.Wall.Args(channel.FolderFD + len(inherited))
+	args, files, err := r.Wall.Args(channel.FolderFD+len(inherited), r.plain != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +99,7 @@ func start(name string, args []string, sys *syscall.SysProcAttr, more []*os.File
 		return nil, err
 	}
 	defer child.Close()
-	p := &process{name: name, conn: conn, done: make(chan struct{})}
+	p := &process{name: name, path: args[0], conn: conn, done: make(chan struct{})}
 	fail := func(err error) (*process, error) {
 		conn.Close()
 		return nil, err
@@ -184,10 +185,13 @@ func (p *process) kill() {
 }
 
 // broken says why a process that should have answered did not.
-func (p *process) broken(err error) *Error {
+func (p *process) broken(err error) error {
 	p.end()
 	said := oneLine(p.log.String())
-	if remedy := bwrapRemedy(said); remedy != "" {
+	if strings.Contains(said, "in setuid mode") {
+		return &noPowers{"bwrap is setuid root, and gives no capability: " + said}
+	}
+	if remedy := bwrapRemedy(p.path, said); remedy != "" {
 		return refused("%s", remedy)
 	}
 	if said == "" {
@@ -200,16 +204,33 @@ func (p *process) broken(err error) *Error {
 }
 
 // bwrapRemedy turns what bwrap says into what to do.
-func bwrapRemedy(said string) string {
+func bwrapRemedy(bwrap, said string) string {
 	switch {
 	case said == "":
 		return ""
 	case strings.Contains(said, "No permissions to creat"), // worded one way or another since 0.2
 		strings.Contains(said, "Creating new namespace failed"),
 		strings.Contains(said, "setting up uid map"):
-		return "this machine lets this user make no user namespace, which the wall is made of: ask its administrator for user.max_user_namespaces above 0, and, where they are set, kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0 (bwrap: " + said + ")"
+		return "this machine lets this user make no user namespace, which the wall is made of: ask its administrator for user.max_user_namespaces above 0, and, where they are set, kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0; in a container, for a runtime that allows them, as Docker does with --security-opt seccomp=unconfined (bwrap: " + said + ")"
+	case strings.Contains(said, "Unknown option"):
+		return "bubblewrap is too old: it needs 0.5 or newer (" + said + ")"
+	case strings.Contains(said, "setuid use of bubblewrap"):
+		return "bwrap is setuid root, which it doesn't take any more: chmod u-s " + bwrap + " (" + said + ")"
+	case strings.Contains(said, "mount proc"):
+		return "no /proc can be mounted in a user namespace here, which the sandbox needs one of its own of: in a container, ask for one whose /proc isn't covered, as Docker gives with --security-opt systempaths=unconfined (" + said + ")"
 	case strings.HasPrefix(said, "bwrap: "):
 		return "bwrap can't build the sandbox: " + strings.TrimPrefix(said, "bwrap: ")
 	}
 	return ""
+}
+
+// files is the soft limit on descriptors that the process was started with,
+// which is the caller's: the Go runtime raises its own, and gives those that
+// it starts what it was given itself.
+func (p *process) files() uint64 {
+	var limit unix.Rlimit
+	if err := unix.Prlimit(p.pid, unix.RLIMIT_NOFILE, nil, &limit); err != nil {
+		return 0
+	}
+	return limit.Cur
 }

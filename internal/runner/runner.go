@@ -41,8 +41,19 @@ type Run struct {
 	Stdin, Stdout, Stderr *os.File
 	// Report is told what a person should know while the program runs.
 	Report Reporter
+	// Try has the full wall tried, whatever was found before.
+	Try bool
 
+	plain      *plainWall // nil: the full one
 	proxyEnded bool
+}
+
+// Plain says why the wall is the plain one; "" when it is the full one.
+func (r *Run) Plain() string {
+	if r.plain == nil {
+		return ""
+	}
+	return r.plain.Why
 }
 
 // Reporter is told what happens. Its methods must not block for long.
@@ -84,6 +95,12 @@ func (r *Run) Run() (code int, err error) {
 			return 0, refused("descriptor %d is a folder, from which all of the machine's files could be reached: redirect it elsewhere", n)
 		}
 	}
+	if !r.Try {
+		r.plain = rememberedPlain(r.Bwrap)
+	}
+	if err := r.checkPlain(); err != nil {
+		return 0, err
+	}
 	about := About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: r.Rules.Network(), Wire: r.Rules.Wire}
 	var dir *folder
 	var proxy *process
@@ -105,7 +122,7 @@ func (r *Run) Run() (code int, err error) {
 	if err != nil {
 		return 0, refused("starting the sandbox: %w", err)
 	}
-	defer sandbox.end()
+	defer func() { sandbox.end() }()
 	r.Report.Step("bwrap started")
 	if dir == nil {
 		// Made while bwrap builds, which needs nothing of it.
@@ -114,20 +131,31 @@ func (r *Run) Run() (code int, err error) {
 		}
 		defer dir.Close()
 	}
-
-	events := make(chan any, 16)
+	fromProxy := make(chan any, 16)
 	if proxy != nil {
 		if err := r.proxyReady(proxy); err != nil {
 			return 0, err
 		}
 		r.Report.Step("proxy ready")
-		go receiveProxy(proxy.conn, events)
+		go receiveProxy(proxy.conn, fromProxy)
 	}
-	if err := sandbox.conn.Send(channel.ToRelay{Start: r.startMessage(job)}); err != nil {
-		return 0, sandbox.broken(err)
+	code, err = r.runIn(sandbox, job, fromProxy)
+	var missing *noPowers
+	if r.plain == nil && errors.As(err, &missing) {
+		// The full wall can't be had: nothing has been started in it.
+		sandbox.end()
+		r.plain = missing.plain()
+		if err := r.checkPlain(); err != nil {
+			return 0, err
+		}
+		r.Report.Step("the plain wall")
+		if sandbox, err = r.startSandbox(dir); err != nil {
+			return 0, refused("starting the sandbox: %w", err)
+		}
+		if code, err = r.runIn(sandbox, job, fromProxy); err == nil {
+			r.plain.remember(r.Bwrap)
+		}
 	}
-	go receiveRelay(sandbox.conn, events)
-	code, err = r.wait(job, sandbox, events)
 	// Both end by themselves now; each is waited for below.
 	if proxy != nil {
 		proxy.conn.CloseWrite()
@@ -137,7 +165,7 @@ func (r *Run) Run() (code int, err error) {
 	var summary *channel.Summary
 	if proxy != nil {
 		if !r.proxyEnded {
-			summary = r.drain(events)
+			summary = r.drain(fromProxy)
 		}
 		proxy.end()
 	}
@@ -145,9 +173,31 @@ func (r *Run) Run() (code int, err error) {
 	return code, err
 }
 
-func (r *Run) startMessage(job *job) *channel.Start {
+// checkPlain refuses what was asked for and the plain wall can't have.
+func (r *Run) checkPlain() error {
+	if r.plain == nil {
+		return nil
+	}
+	if err := r.Rules.CheckPlain(); err != nil {
+		return refused("%w, and this machine gives no other (%s): lnk doctor says what to do; --names=false reaches it through the proxy alone, as ssh does", err, r.plain.Why)
+	}
+	return nil
+}
+
+// runIn has the relay of a started sandbox start the program, and waits for it.
+func (r *Run) runIn(sandbox *process, job *job, fromProxy chan any) (int, error) {
+	if err := sandbox.conn.Send(channel.ToRelay{Start: r.startMessage(job, sandbox)}); err != nil {
+		return 0, sandbox.broken(err)
+	}
+	fromRelay := make(chan any, 16)
+	go receiveRelay(sandbox.conn, fromRelay)
+	return r.wait(job, sandbox, fromProxy, fromRelay)
+}
+
+func (r *Run) startMessage(job *job, sandbox *process) *channel.Start {
 	start := &channel.Start{
 		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: r.Rules.Network(),
+		Plain: r.plain != nil, Files: sandbox.files(),
 		Terminal: job.tty != nil, Foreground: job.takesTerminal(r.Stdin, r.Stdout), Ignored: job.ignored,
 	}
 	for _, m := range r.Wall.Pinned() {
@@ -167,7 +217,7 @@ func (r *Run) startMessage(job *job) *channel.Start {
 const readyTimeout = 20 * time.Second
 
 // proxyReady waits for the proxy's first message.
-func (r *Run) proxyReady(proxy *process) *Error {
+func (r *Run) proxyReady(proxy *process) error {
 	timer := time.AfterFunc(readyTimeout, func() { proxy.kill() })
 	defer timer.Stop()
 	var first channel.FromProxy
@@ -215,7 +265,7 @@ func receiveRelay(conn *channel.Conn, events chan<- any) {
 const killGrace = 3 * time.Second
 
 // wait serves the job until the program has ended.
-func (r *Run) wait(job *job, sandbox *process, events chan any) (int, error) {
+func (r *Run) wait(job *job, sandbox *process, fromProxy, fromRelay chan any) (int, error) {
 	var killTimer <-chan time.Time
 	killedBy := 0
 	for {
@@ -234,7 +284,7 @@ func (r *Run) wait(job *job, sandbox *process, events chan any) (int, error) {
 			// Its lifeline, and not a kill: the relay's own end is over when every
 			// process of the sandbox is, and bwrap's comes after it.
 			sandbox.conn.CloseWrite()
-		case event := <-events:
+		case event := <-fromProxy:
 			switch e := event.(type) {
 			case channel.FromProxy:
 				if err := r.fromProxy(e); err != nil {
@@ -244,10 +294,15 @@ func (r *Run) wait(job *job, sandbox *process, events chan any) (int, error) {
 			case proxyGone:
 				r.Report.Refused(channel.Refused{Code: "proxy", What: "everything from now on", Why: "its proxy has ended, so nothing is reached any more"})
 				r.proxyEnded = true
+			}
+		case event := <-fromRelay:
+			switch e := event.(type) {
 			case channel.FromRelay:
 				switch {
 				case e.Started:
 					r.Report.Step("program started")
+				case e.Failed != nil && e.Failed.NoPowers:
+					return 0, &noPowers{e.Failed.Why}
 				case e.Failed != nil:
 					code := ExitRefused
 					if e.Failed.Code == 126 || e.Failed.Code == 127 {

@@ -142,12 +142,21 @@ func plainName(name string) bool {
 }
 
 // Grants are what the wall is built from.
-func (s *Spec) Grants(c Caller, programs, hidden []string, relay string) wall.Grants {
+func (s *Spec) Grants(c Caller, programs, hidden []string, relay string) (wall.Grants, error) {
+	rules, err := s.Rules.Compile()
+	if err != nil {
+		return wall.Grants{}, err
+	}
+	var hosts []wall.Host
+	for _, e := range rules.Endpoints() {
+		hosts = append(hosts, wall.Host{Addr: e.Addr, Name: e.Name})
+	}
 	return wall.Grants{
-		Read: s.Read, Write: s.Write,
+		Hosts: hosts,
+		Read:  s.Read, Write: s.Write,
 		Dir: c.Dir, Home: c.Home, Homes: c.Homes,
 		Programs: programs, Hidden: hidden, Relay: relay, Network: s.Rules.Network(),
 		User:  wall.Identity{ID: c.UID, Name: c.User},
 		Group: wall.Identity{ID: c.GID, Name: c.Group},
-	}
+	}, nil
 }

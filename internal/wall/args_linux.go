@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relayCapabilities are what the relay has until the program has started.
+// relayCapabilities are what the full wall's relay has until the program has
+// started. The plain wall's has none.
 var relayCapabilities = []string{
 	"CAP_NET_BIND_SERVICE", // listeners on ports under 1024
 	"CAP_SETFCAP",          // user_namespaces(7): mapping uid 0 into the program's namespace
@@ -19,18 +20,23 @@ var relayCapabilities = []string{
 
 // Args returns bwrap's arguments, which end with the relay, and the files
 // that bwrap must inherit from descriptor firstFD on, in their order. The
-// caller closes them.
-func (w *Wall) Args(firstFD int) (args []string, files []*os.File, err error) {
+// caller closes them. plain is for the plain wall.
+func (w *Wall) Args(firstFD int, plain bool) (args []string, files []*os.File, err error) {
 	args = []string{
 		// --unshare-all only tries for a user namespace: the other asks.
-		"--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0",
+		"--unshare-all", "--unshare-user",
 		// Without --die-with-parent: bwrap killed by it before it has mapped its
 		// child's ids leaves a child that waits for ever. The relay ends by
 		// itself with the runner, and with bwrap.
 		"--hostname", hostname, "--as-pid-1",
 	}
-	for _, c := range relayCapabilities {
-		args = append(args, "--cap-add", c)
+	if plain {
+		args = append(args, "--uid", strconv.Itoa(w.grants.User.ID), "--gid", strconv.Itoa(w.grants.Group.ID), "--cap-drop", "ALL")
+	} else {
+		args = append(args, "--uid", "0", "--gid", "0")
+		for _, c := range relayCapabilities {
+			args = append(args, "--cap-add", c)
+		}
 	}
 	var readOnlyLater []string
 	for _, m := range w.mounts.sorted() {
@@ -51,6 +57,9 @@ func (w *Wall) Args(firstFD int) (args []string, files []*os.File, err error) {
 		case dev:
 			args = append(args, "--dev", m.dest)
 		case made, copied:
+			if plain && m.dest == hostsPath {
+				m.source += w.endpoints()
+			}
 			file, err := content(m)
 			if err != nil {
 				closeAll(files)

@@ -32,6 +32,18 @@ var etcFiles = []string{
 	"bash.bashrc", "profile", "inputrc",
 }
 
+const hostsPath = "/etc/hosts"
+
+// endpoints are the lines of the hosts file by which endpoints have their
+// names where there is no DNS.
+func (w *Wall) endpoints() string {
+	var lines strings.Builder
+	for _, h := range w.grants.Hosts {
+		fmt.Fprintf(&lines, "%s\t%s\n", h.Addr, h.Name)
+	}
+	return lines.String()
+}
+
 func (w *Wall) etc() {
 	for _, name := range etcFolders {
 		path := "/etc/" + name
@@ -58,7 +70,7 @@ func (w *Wall) etc() {
 	for path, text := range map[string]string{
 		"/etc/passwd": passwd(user, group, w.grants.Home),
 		"/etc/group":  groups(group),
-		"/etc/hosts":  "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+		hostsPath:     "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
 		// Its own nameserver, whatever the machine has, and no search list: a
 		// name that is asked for is the name that is decided on.
 		"/etc/resolv.conf":    "nameserver 127.0.0.1\n",
@@ -75,7 +87,7 @@ func (w *Wall) etc() {
 func sshConfig(network bool) string {
 	text := "# lnk sandbox: what a ~/.ssh/config says comes first.\n"
 	if network {
-		text += "Host localhost 127.* ::1\n\tProxyCommand none\n" +
+		text += "Host localhost " + hostname + " ip6-localhost ip6-loopback 127.* ::1\n\tProxyCommand none\n" +
 			"Host *\n\tProxyCommand " + RelayPath + " connect %h %p\n"
 	}
 	return text

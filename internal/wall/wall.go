@@ -12,6 +12,7 @@ package wall
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,8 +41,16 @@ type Grants struct {
 	Relay string
 	// Network says that there is a proxy inside.
 	Network bool
+	// Hosts are the names that have an address inside also without DNS.
+	Hosts []Host
 	// User and Group are who the program is.
 	User, Group Identity
+}
+
+// Host is a line of the hosts file.
+type Host struct {
+	Addr netip.Addr
+	Name string
 }
 
 // Identity is an entry of passwd or group.
