@@ -38,7 +38,7 @@ func (b *bench) startPlain(base func() (float64, error)) error {
 	if err := os.WriteFile("/mnt/bwrap", real, 0o755); err != nil {
 		return err
 	}
-	if err := os.Chmod("/mnt/bwrap", 0o4755); err != nil {
+	if err := os.Chmod("/mnt/bwrap", os.ModeSetuid|0o755); err != nil {
 		return err
 	}
 	if err := unix.Mount("/mnt/bwrap", "/usr/bin/bwrap", "", unix.MS_BIND, ""); err != nil {

@@ -14,6 +14,7 @@
 //	  ── {"start":{args, env, …}} ───▶   once, first; after the proxy is ready
 //	  ◀─ {"started":true} ────────────   the program's execve succeeded; or {"failed":{…}}
 //	  ── {"signal":15} ──────────────▶   any number of times
+//	  ◀─ {"executed":{path, refused}} ─  a program that isn't listed, or that was learnt
 //	  ◀─ {"stopped":20} ──────────────   the program stopped (Ctrl-Z)
 //	  ── {"continue":{foreground}} ──▶   fg or bg
 //	  ◀─ {"exited":{code, signal}} ───   last, then it exits
@@ -121,13 +122,43 @@ type Start struct {
 	Terminal bool `json:"terminal,omitempty"`
 	// Ignored are the signals that the caller had ignored, as nohup does.
 	Ignored []int `json:"ignored,omitempty"`
+	// Host says that the network is the machine's own, in which nothing is made.
+	Host bool `json:"host,omitempty"`
 	// Plain says that the wall is the plain one: the relay has no capability,
 	// and is the caller's own uid as the program is.
 	Plain bool `json:"plain,omitempty"`
 	// Files is the caller's soft limit on descriptors; 0: as the relay has it.
 	Files uint64 `json:"files,omitempty"`
+	// Commands are the programs that may be executed; nil: any.
+	Commands *Commands `json:"commands,omitempty"`
 	// Mounts are what must lie in the sandbox before anything is started.
 	Mounts []Mount `json:"mounts,omitempty"`
+}
+
+// Commands are a list of programs.
+type Commands struct {
+	// Learn allows everything, and tells of it.
+	Learn bool `json:"learn,omitempty"`
+	// Paths are files and folders that may be executed, Loaders what they are
+	// loaded by.
+	Paths   []Command `json:"paths,omitempty"`
+	Loaders []Command `json:"loaders,omitempty"`
+}
+
+// Command is a file, or a folder for all below it, as the runner found it.
+type Command struct {
+	Path   []byte `json:"path"`
+	Folder bool   `json:"folder,omitempty"`
+	Dev    uint64 `json:"dev"`
+	Ino    uint64 `json:"ino"`
+}
+
+// Executed is a program that was refused, or learnt, told of once.
+type Executed struct {
+	Path    []byte `json:"path"`
+	Refused bool   `json:"refused,omitempty"`
+	// Loader says that it is what listed programs are loaded by.
+	Loader bool `json:"loader,omitempty"`
 }
 
 // Mount is a file or folder that was granted, as the runner opened it. bwrap
@@ -152,6 +183,8 @@ type FromRelay struct {
 	Failed  *Failed `json:"failed,omitempty"`
 	Stopped int     `json:"stopped,omitempty"`
 	Exited  *Exited `json:"exited,omitempty"`
+	// Executed comes any number of times, bounded.
+	Executed *Executed `json:"executed,omitempty"`
 }
 
 // Failed says why the program was not started.

@@ -23,6 +23,7 @@ type report struct {
 	last    time.Time
 	seen    map[string]bool
 	held    []string
+	learnt  []string // programs that were executed
 	lines   chan string
 	done    chan struct{}
 }

@@ -28,10 +28,21 @@ type Rule struct {
 	// When narrows the rule to some arguments. Nil: the call is refused
 	// whatever they are.
 	When *When
-	// Errno is the answer.
+	// Errno is the answer; 0: whoever listens is asked (seccomp_unotify(2)).
 	Errno unix.Errno
 	// Why is the reason, for whoever reads the list.
 	Why string
+}
+
+// Notices are the calls that are asked about where there is a list of
+// programs.
+func Notices() []Rule {
+	return []Rule{
+		{unix.SYS_EXECVE, nil, 0, "a program that isn't listed is named, and refused"},
+		{unix.SYS_EXECVEAT, nil, 0, "as execve"},
+		{unix.SYS_SET_TID_ADDRESS, nil, 0, "every loader's first call, before any code of what it loaded: what runs now is looked at"},
+		{unix.SYS_MEMFD_CREATE, nil, 0, "memory that is a file is given without the right to be executed"},
+	}
 }
 
 // When is a test of the low 32 bits of one argument: flags, domains, request
@@ -145,6 +156,7 @@ const (
 const (
 	retKillProcess = 0x80000000
 	retErrno       = 0x00050000
+	retNotify      = 0x7fc00000
 	retAllow       = 0x7fff0000
 )
 
@@ -229,6 +241,9 @@ func (a *assembler) forCall(nr uintptr, block []bpf.Instruction) {
 
 func (a *assembler) rule(r Rule) error {
 	result := errnoResult(r.Errno)
+	if r.Errno == 0 {
+		result = bpf.RetConstant{Val: retNotify}
+	}
 	if r.When == nil {
 		a.when(bpf.JumpEqual, uint32(r.Nr), result)
 		return nil

@@ -3,6 +3,8 @@ package reach
 import (
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // Listed is what the lists say of a name, whatever port is asked for. The
@@ -148,4 +150,25 @@ func (r *Rules) WhyUnlisted(h Host) string {
 	default:
 		return refuseHost(Target{h, 443}).Why
 	}
+}
+
+// By names the entries that list an allowed target.
+func (r *Rules) By(t Target) string {
+	var by []string
+	for _, p := range r.internet {
+		if p.Matches(t.Host) {
+			by = append(by, "[internet] allow "+strconv.Quote(p.String()))
+		}
+	}
+	for _, e := range r.tcp {
+		if e.Port == t.Port && e.Pattern.Matches(t.Host) {
+			by = append(by, "[internet] tcp "+strconv.Quote(e.String()))
+		}
+	}
+	for _, l := range r.lan {
+		if l.name != "" && l.name == t.Host.Name || t.Host.Name == "" && l.coversAddr(t.Host.Addr) || l.any && localName(t.Host.Name) {
+			by = append(by, "[lan] allow "+strconv.Quote(l.String()))
+		}
+	}
+	return strings.Join(by, " and ")
 }

@@ -5,6 +5,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/confine"
 )
 
 // The program is cloned here and not by os/exec for two reasons: between the
@@ -46,6 +48,14 @@ type image struct {
 	plain    bool   // without a user namespace of its own
 	files    unix.Rlimit
 	filter   unix.SockFprog
+
+	// listened is where the child sends the listener for notices; -1: there are
+	// none. message and its parts are what it sends.
+	listened int
+	message  unix.Msghdr
+	iov      unix.Iovec
+	control  [3]uint64 // a cmsghdr, and one descriptor
+	one      byte
 
 	released int // read end: a byte says that the uid and gid maps are written
 	report   int // write end, close-on-exec: a failed step
@@ -88,12 +98,13 @@ const (
 	stepCaps
 	stepLandlock
 	stepSeccomp
+	stepListener
 	stepExec
 )
 
 var stepNames = [...]string{
 	"waiting for its user namespace", "its process group", "taking the terminal", "its signals", "its standard streams",
-	"closing descriptors", "its limit on descriptors", "its working folder", "no_new_privs", "dropping capabilities", "Landlock", "seccomp", "execve",
+	"closing descriptors", "its limit on descriptors", "its working folder", "no_new_privs", "dropping capabilities", "Landlock", "seccomp", "handing over its notices", "execve",
 }
 
 // startError is a step of the child that failed.
@@ -116,7 +127,9 @@ func (i *image) setFilter(filter []unix.SockFilter) {
 // relay's uid and gid 0 are the caller's, drops the relay's own capabilities
 // but the kept ones, and returns the program's pid when its execve has
 // succeeded. In the plain wall there is neither to map nor to drop.
-func (i *image) start(start *channel.Start) (int, error) {
+//
+// Where there is a guard, it serves from the program's own execve on.
+func (i *image) start(start *channel.Start, guard *guard) (int, error) {
 	var release, report [2]int
 	if err := unix.Pipe2(release[:], unix.O_CLOEXEC); err != nil {
 		return 0, err
@@ -127,7 +140,17 @@ func (i *image) start(start *channel.Start) (int, error) {
 		return 0, err
 	}
 	defer unix.Close(report[0])
-	i.released, i.report, i.plain = release[0], report[1], start.Plain
+	i.released, i.report, i.plain, i.listened = release[0], report[1], start.Plain, -1
+	listened := [2]int{-1, -1}
+	if guard != nil {
+		var err error
+		if listened, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err != nil {
+			return 0, err
+		}
+		defer unix.Close(listened[0])
+		i.listened = listened[1]
+		i.prepareMessage()
+	}
 	i.capsHead = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 
 	runtime.LockOSThread()
@@ -137,6 +160,9 @@ func (i *image) start(start *channel.Start) (int, error) {
 	syscall.ForkLock.Unlock()
 	unix.Close(release[0])
 	unix.Close(report[1])
+	if guard != nil {
+		unix.Close(listened[1])
+	}
 	if errno != 0 {
 		return 0, withoutPowers(fmt.Errorf("cloning into a user namespace: %w", errno))
 	}
@@ -153,6 +179,16 @@ func (i *image) start(start *channel.Start) (int, error) {
 			unix.Kill(pid, unix.SIGKILL)
 			return 0, err
 		}
+	}
+	if guard != nil {
+		fd, err := receiveListener(listened[0])
+		if err == nil {
+			guard.listener, guard.first = confine.Listener{FD: fd}, pid
+			go guard.serve()
+		} else if !errors.Is(err, io.EOF) {
+			unix.Kill(pid, unix.SIGKILL)
+			return 0, err
+		} // else the child has reported why
 	}
 	var failed failure
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(&failed)), unsafe.Sizeof(failed))
@@ -171,6 +207,45 @@ func (i *image) start(start *channel.Start) (int, error) {
 		return 0, &e
 	}
 	return pid, nil
+}
+
+// prepareMessage makes the message by which the child hands a descriptor over,
+// whose number it fills in (cmsg(3)).
+func (i *image) prepareMessage() {
+	header := (*unix.Cmsghdr)(unsafe.Pointer(&i.control[0]))
+	header.Level, header.Type = unix.SOL_SOCKET, unix.SCM_RIGHTS
+	header.SetLen(unix.CmsgLen(4))
+	i.iov.Base = &i.one
+	i.iov.SetLen(1)
+	i.message.Iov = &i.iov
+	i.message.SetIovlen(1)
+	i.message.Control = (*byte)(unsafe.Pointer(&i.control[0]))
+	i.message.SetControllen(len(i.control) * 8)
+}
+
+// receiveListener takes over what the child hands over; io.EOF when it ends
+// before.
+func receiveListener(from int) (int, error) {
+	buf, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := unix.Recvmsg(from, buf, oob, unix.MSG_CMSG_CLOEXEC)
+	for errors.Is(err, unix.EINTR) {
+		n, oobn, _, _, err = unix.Recvmsg(from, buf, oob, unix.MSG_CMSG_CLOEXEC)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("the program's notices: %w", err)
+	}
+	if n == 0 {
+		return -1, io.EOF
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(messages) != 1 {
+		return -1, fmt.Errorf("the program's notices: bug: %d messages: %w", len(messages), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return -1, fmt.Errorf("the program's notices: bug: %d descriptors: %w", len(fds), err)
+	}
+	return fds[0], nil
 }
 
 // mapIDs maps the relay's own uid and gid, which are 0 here, to what the
@@ -297,8 +372,25 @@ func (i *image) clone() (pid int, errno syscall.Errno) {
 		}
 	}
 	step = stepSeccomp
-	if _, _, e1 = syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&i.filter))); e1 != 0 {
-		goto fail
+	if i.listened < 0 {
+		if _, _, e1 = syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&i.filter))); e1 != 0 {
+			goto fail
+		}
+	} else {
+		// A signal doesn't take a call back that is being looked at, where the
+		// kernel has that (Linux 6.0).
+		r1, _, e1 = syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, uintptr(unsafe.Pointer(&i.filter)))
+		if e1 == syscall.EINVAL {
+			r1, _, e1 = syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&i.filter)))
+		}
+		if e1 != 0 {
+			goto fail
+		}
+		step = stepListener
+		*(*int32)(unsafe.Pointer(&i.control[2])) = int32(r1)
+		if _, _, e1 = syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(i.listened), uintptr(unsafe.Pointer(&i.message)), unix.MSG_NOSIGNAL); e1 != 0 {
+			goto fail
+		}
 	}
 	step = stepExec
 	_, _, e1 = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(i.path)), uintptr(unsafe.Pointer(&i.argv[0])), uintptr(unsafe.Pointer(&i.envv[0])))

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -164,11 +165,25 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 	if !start.Foreground {
 		rules = append(rules, confine.NoTerminal())
 	}
-	filter, err := confine.Filter(rules)
+	var guard *guard
+	ruleset := -1
+	var err error
+	if c := start.Commands; c != nil {
+		if err := checkCommands(append(slices.Clone(c.Paths), c.Loaders...)); err != nil {
+			return 0, err
+		}
+		guard = newGuard(c, r.runner)
+		rules = append(rules, confine.Notices()...)
+	}
+	if guard != nil && !guard.learn {
+		ruleset, err = confine.ExecuteRuleset(commandPaths(start.Commands))
+	} else {
+		ruleset, err = confine.ScopeRuleset()
+	}
 	if err != nil {
 		return 0, err
 	}
-	ruleset, err := confine.ScopeRuleset()
+	filter, err := confine.Filter(rules)
 	if err != nil {
 		return 0, err
 	}
@@ -178,6 +193,12 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 	path, err := lookPath(string(start.Args[0]), string(start.Dir), start.Env)
 	if err != nil {
 		return 0, err
+	}
+	if guard != nil {
+		guard.firstPath = path
+		if !filepath.IsAbs(path) {
+			guard.firstPath = filepath.Join(string(start.Dir), path)
+		}
 	}
 	img := &image{
 		stdio:    [3]int{channel.StdinFD, channel.StdinFD + 1, channel.StdinFD + 2},
@@ -208,7 +229,7 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 	if img.envv, err = pointers(start.Env); err != nil {
 		return 0, err
 	}
-	pid, err := img.start(start)
+	pid, err := img.start(start, guard)
 	var failed *startError
 	if errors.As(err, &failed) && failed.atExec() {
 		code := exitNotExecutable
@@ -222,6 +243,14 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 		unix.Close(fd)
 	}
 	return pid, err
+}
+
+func commandPaths(c *channel.Commands) []string {
+	var paths []string
+	for _, p := range append(slices.Clone(c.Paths), c.Loaders...) {
+		paths = append(paths, string(p.Path))
+	}
+	return paths
 }
 
 // fileLimits are the program's on descriptors: the caller's, and at most some

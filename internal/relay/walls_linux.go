@@ -61,8 +61,10 @@ func confinedBy() string {
 }
 
 func prepareFull(start *channel.Start) error {
-	if err := tryPort(); err != nil {
-		return withoutPowers(err)
+	if !start.Host {
+		if err := tryPort(); err != nil {
+			return withoutPowers(err)
+		}
 	}
 	if err := limitUserNamespaces(); err != nil {
 		return withoutPowers(err)

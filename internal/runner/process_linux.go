@@ -66,7 +66,7 @@ func (r *Run) startProxy(dir *folder) (*process, error) {
 // first message.
 func (r *Run) startSandbox(dir *folder) (*process, error) {
 	reference, err := os.Open(os.DevNull)
-	if r.Rules.Network() {
+	if r.Network {
 		reference.Close()
 		reference, err = dir.reference()
 	}

@@ -32,6 +32,9 @@ const ExitRefused = 125
 type Run struct {
 	Wall  *wall.Wall
 	Rules bind.Rules
+	// Network says that there is a proxy, Host that the network is the
+	// machine's own.
+	Network, Host bool
 	// Args is the program and its arguments, Env its whole environment.
 	Args, Env []string
 	UID, GID  int
@@ -39,6 +42,8 @@ type Run struct {
 	Bwrap, Proxy string
 	// Stdin, Stdout and Stderr become the program's own.
 	Stdin, Stdout, Stderr *os.File
+	// Commands are the programs that may be executed; nil: any.
+	Commands *channel.Commands
 	// Report is told what a person should know while the program runs.
 	Report Reporter
 	// Try has the full wall tried, whatever was found before.
@@ -60,6 +65,8 @@ func (r *Run) Plain() string {
 type Reporter interface {
 	// Refused is called once for each distinct refusal.
 	Refused(channel.Refused)
+	// Learnt is called once for each program that was executed, where that is asked for.
+	Learnt(path string)
 	// Step is called when a part of the start is done.
 	Step(name string)
 	// Done is called last, with what the proxy saw; nil where it can't be told.
@@ -101,7 +108,7 @@ func (r *Run) Run() (code int, err error) {
 	if err := r.checkPlain(); err != nil {
 		return 0, err
 	}
-	about := About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: r.Rules.Network(), Wire: r.Rules.Wire}
+	about := About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: r.Network, Wire: r.Rules.Wire}
 	var dir *folder
 	var proxy *process
 	if about.Network {
@@ -196,8 +203,8 @@ func (r *Run) runIn(sandbox *process, job *job, fromProxy chan any) (int, error)
 
 func (r *Run) startMessage(job *job, sandbox *process) *channel.Start {
 	start := &channel.Start{
-		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: r.Rules.Network(),
-		Plain: r.plain != nil, Files: sandbox.files(),
+		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: r.Network,
+		Host: r.Host, Plain: r.plain != nil, Files: sandbox.files(), Commands: r.Commands,
 		Terminal: job.tty != nil, Foreground: job.takesTerminal(r.Stdin, r.Stdout), Ignored: job.ignored,
 	}
 	for _, m := range r.Wall.Pinned() {
@@ -309,6 +316,14 @@ func (r *Run) wait(job *job, sandbox *process, fromProxy, fromRelay chan any) (i
 						code = e.Failed.Code
 					}
 					return 0, &Error{code, errors.New(e.Failed.Why)}
+				case e.Executed != nil && !e.Executed.Refused:
+					r.Report.Learnt(string(e.Executed.Path))
+				case e.Executed != nil:
+					why := "add it to [commands] allow"
+					if e.Executed.Loader {
+						why = "it starts any program, listed or not: list what it was to start"
+					}
+					r.Report.Refused(channel.Refused{Code: "command", What: string(e.Executed.Path), Why: why})
 				case e.Stopped != 0:
 					job.stopped(e.Stopped, sandbox.conn)
 				case e.Exited != nil:

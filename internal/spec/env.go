@@ -50,7 +50,7 @@ func (s *Spec) Environment(c Caller, workingFolder string) (env []string, path s
 	values["USER"], values["LOGNAME"] = c.User, c.User
 	values["SHELL"] = "/bin/sh"
 	values["PWD"] = workingFolder
-	proxied := s.Rules.Network()
+	proxied := s.Mode() == ModeProxy
 	if proxied {
 		for _, v := range proxyVariables {
 			values[v[0]] = v[1]

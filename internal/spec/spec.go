@@ -23,6 +23,43 @@ type Spec struct {
 	Read, Write []string
 	// Env are NAME=VALUE to set, or NAME to pass on.
 	Env []string
+	// Home is a folder that is the program's home and lasts; empty: none does.
+	Home string
+	// Network is proxy, none or host; empty: proxy if anything is listed, else none.
+	Network string
+	// Commands are the entries of the programs that it may run. With a spec
+	// there must be some.
+	Commands []string
+	Limits   Limits
+	// Spec is the file that was loaded, as it was named; empty: none.
+	Spec string
+}
+
+// Limits are what all of a sandbox's processes may take together. 0 and ""
+// are no limit.
+type Limits struct {
+	Memory    string
+	Processes int
+	CPUs      float64
+}
+
+// The modes of the network.
+const (
+	ModeProxy = "proxy"
+	ModeNone  = "none"
+	ModeHost  = "host"
+)
+
+// Mode is the network's: what was asked for, or what the lists need.
+func (s *Spec) Mode() string {
+	switch {
+	case s.Network != "":
+		return s.Network
+	case s.Rules.Network():
+		return ModeProxy
+	default:
+		return ModeNone
+	}
 }
 
 // AddFlags defines the flags that make a Spec.
@@ -30,7 +67,10 @@ func (s *Spec) AddFlags(fs *flag.FlagSet) {
 	s.Rules.AddFlags(fs)
 	fs.Var((*bind.List)(&s.Read), "read", "a `PATH` it may read (repeatable)")
 	fs.Var((*bind.List)(&s.Write), "write", "a `PATH` it may read and write (repeatable)")
+	fs.StringVar(&s.Home, "home", "", "a `FOLDER` that is its home and lasts, yours with mode 0700 (without: an empty one)")
 	fs.Var((*bind.List)(&s.Env), "env", "`NAME[=VALUE]` to set, or to pass on from here (repeatable)")
+	fs.Var((*bind.List)(&s.Commands), "command", "a `PROGRAM` it may run, and no other: a name, a path, a folder ending in /, or * for any (repeatable)")
+	fs.StringVar(&s.Network, "network", "", "`MODE` of its network: proxy, none, or host for this machine's own (default: proxy if a host is listed, else none)")
 }
 
 // Check refuses what could never be meant, and makes the log's path absolute.
@@ -41,10 +81,19 @@ func (s *Spec) Check() error {
 	if _, err := bind.ParseUpstream(s.Rules.Upstream); err != nil {
 		return err
 	}
+	switch s.Network {
+	case "", ModeProxy:
+	case ModeNone, ModeHost:
+		if s.Rules.Network() {
+			return fmt.Errorf("--network %s and a list of hosts contradict each other: leave one out", s.Network)
+		}
+	default:
+		return fmt.Errorf("--network %q is none of proxy, none, host", s.Network)
+	}
 	for flag, given := range map[string]bool{
 		"--agent": s.Rules.Agent != "", "--upstream": s.Rules.Upstream != "", "--per-minute": s.Rules.PerMinute != 0, "--pause-after": s.Rules.PauseAfter != 0, "--names": s.Rules.Names != nil,
 	} {
-		if given && !s.Rules.Network() {
+		if given && s.Mode() != ModeProxy {
 			return fmt.Errorf("%s is for the proxy, and nothing here needs one: add --internet-host, or leave it out", flag)
 		}
 	}
@@ -54,7 +103,7 @@ func (s *Spec) Check() error {
 			return fmt.Errorf("--wire: %w", err)
 		}
 		s.Rules.Wire = path
-		if !s.Rules.Network() {
+		if s.Mode() != ModeProxy {
 			return fmt.Errorf("--wire logs what the proxy does, and nothing here needs a proxy: add --internet-host, or leave it out")
 		}
 	}
@@ -155,7 +204,7 @@ func (s *Spec) Grants(c Caller, programs, hidden []string, relay string) (wall.G
 		Hosts: hosts,
 		Read:  s.Read, Write: s.Write,
 		Dir: c.Dir, Home: c.Home, Homes: c.Homes,
-		Programs: programs, Hidden: hidden, Relay: relay, Network: s.Rules.Network(),
+		Programs: programs, Hidden: hidden, Relay: relay, Network: s.Mode() == ModeProxy, HostNetwork: s.Mode() == ModeHost, HomeDir: s.Home,
 		User:  wall.Identity{ID: c.UID, Name: c.User},
 		Group: wall.Identity{ID: c.GID, Name: c.Group},
 	}, nil

@@ -30,6 +30,9 @@ func (w *Wall) Args(firstFD int, plain bool) (args []string, files []*os.File, e
 		// itself with the runner, and with bwrap.
 		"--hostname", hostname, "--as-pid-1",
 	}
+	if w.grants.HostNetwork {
+		args = append(args, "--share-net")
+	}
 	if plain {
 		args = append(args, "--uid", strconv.Itoa(w.grants.User.ID), "--gid", strconv.Itoa(w.grants.Group.ID), "--cap-drop", "ALL")
 	} else {

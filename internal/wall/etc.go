@@ -79,6 +79,13 @@ func (w *Wall) etc() {
 	} {
 		w.mounts.add(mount{kind: made, dest: path, source: text})
 	}
+	if w.grants.HostNetwork {
+		// The machine's own names.
+		for _, path := range []string{"/etc/resolv.conf", hostsPath} {
+			delete(w.mounts.byDest, path)
+			w.copyFile(path)
+		}
+	}
 }
 
 // sshConfig is ssh's configuration for all hosts. The machine's own isn't

@@ -40,19 +40,18 @@ func (e *HiddenError) Error() string {
 
 // CheckProgram finds a program as execvp(3) would, by the PATH that the
 // sandbox gets, and refuses one that this machine has and the sandbox has not.
-// It changes nothing: the relay looks again, inside.
-func (w *Wall) CheckProgram(name, searchPath string) error {
+// It changes nothing: the relay looks again, inside. It returns what it found.
+func (w *Wall) CheckProgram(name, searchPath string) (found string, err error) {
 	if name == "" {
-		return fmt.Errorf("the program's name is empty: %w", ErrNotFound)
+		return "", fmt.Errorf("the program's name is empty: %w", ErrNotFound)
 	}
-	found, err := w.lookPath(name, searchPath)
-	if err != nil {
-		return err
+	if found, err = w.lookPath(name, searchPath); err != nil {
+		return "", err
 	}
 	if err := w.checkVisible(found); err != nil {
-		return err
+		return "", err
 	}
-	return w.checkInterpreter(found, searchPath)
+	return found, w.checkInterpreter(found, searchPath)
 }
 
 func (w *Wall) lookPath(name, searchPath string) (string, error) {

@@ -41,6 +41,10 @@ type Grants struct {
 	Relay string
 	// Network says that there is a proxy inside.
 	Network bool
+	// HostNetwork says that the network is the machine's own.
+	HostNetwork bool
+	// HomeDir is the folder that is the home; empty: none is.
+	HomeDir string
 	// Hosts are the names that have an address inside also without DNS.
 	Hosts []Host
 	// User and Group are who the program is.
@@ -123,6 +127,9 @@ func Plan(g Grants) (*Wall, error) {
 	w := &Wall{grants: g, mounts: newMounts(), pins: make(map[string]Pin)}
 	w.system()
 	w.private()
+	if err := w.home(); err != nil {
+		return nil, err
+	}
 	for _, path := range g.Read {
 		if err := w.grant("--read", path, false); err != nil {
 			return nil, err
@@ -205,8 +212,62 @@ func (w *Wall) private() {
 	w.mounts.add(mount{kind: tmpfs, dest: "/tmp", perms: "1777"})
 	w.mounts.add(mount{kind: link, dest: "/var/tmp", source: "/tmp"})
 	w.mounts.add(mount{kind: link, dest: "/var/run", source: "/run"})
-	w.mounts.add(mount{kind: tmpfs, dest: w.grants.Home, perms: "0700"})
+	if w.grants.HomeDir == "" {
+		w.mounts.add(mount{kind: tmpfs, dest: w.grants.Home, perms: "0700"})
+	}
 	w.mounts.add(mount{kind: readOnly, dest: RelayPath, source: w.grants.Relay})
+}
+
+// home puts the folder that lasts at the home's path. It is the user's own,
+// and nobody else's to read.
+func (w *Wall) home() error {
+	if w.grants.HomeDir == "" {
+		return nil
+	}
+	path := w.grants.HomeDir
+	if len(w.grants.Homes) > 0 && (path == "~" || strings.HasPrefix(path, "~/")) {
+		path = w.grants.Homes[0] + path[1:]
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(w.grants.Dir, path)
+	}
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("--home %s: %w", w.grants.HomeDir, fmt.Errorf(format, args...))
+	}
+	real, _, err := resolve(filepath.Clean(path))
+	if err != nil {
+		return fail("%w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(real, &st); err != nil {
+		return fail("%w", err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fail("it is no folder")
+	case int(st.Uid) != w.grants.User.ID:
+		return fail("it is another user's")
+	case st.Mode&0o077 != 0:
+		return fail("others may look into it: chmod 700 %s", real)
+	case within(real, "/proc") || within(real, "/dev") || within(real, "/tmp") && within(w.grants.Home, real):
+		return fail("it can't be a home")
+	}
+	for _, own := range append(w.homes(), w.grants.Home) {
+		if within(own, real) {
+			return fail("it is your own home, or holds it: name a folder for it alone")
+		}
+	}
+	if protected := w.protectedAbove(real); protected != "" {
+		return fail("it lies in %s, which no sandbox sees", protected)
+	}
+	if err := w.pin(real); err != nil {
+		return fail("%w", err)
+	}
+	pin := w.pins[real]
+	pin.Path = w.grants.Home
+	w.pins[w.grants.Home] = pin
+	w.mounts.add(mount{kind: readWrite, dest: w.grants.Home, source: real})
+	return nil
 }
 
 // grant adds what a person named: the file or folder itself, at its real
@@ -442,8 +503,29 @@ func (w *Wall) tooWide(real string) bool {
 // Writable returns the folder by which the sandbox could write to an absolute
 // path of the machine's, or "".
 func (w *Wall) Writable(path string) string {
-	if m, ok := w.mounts.covering(resolveExisting(path)); ok && m.kind == readWrite {
+	real := resolveExisting(path)
+	for _, m := range w.mounts.byDest {
+		// A home that lasts lies elsewhere than its path says.
+		if m.kind == readWrite && m.source != m.dest && within(real, m.source) {
+			return m.source
+		}
+	}
+	if m, ok := w.mounts.covering(real); ok && m.kind == readWrite && m.source == m.dest {
 		return m.dest
+	}
+	return ""
+}
+
+// WritableIn returns the grant by which the sandbox could change a file, or
+// put one into a folder, or "".
+func (w *Wall) WritableIn(real string) string {
+	if m, ok := w.mounts.covering(real); ok && m.kind == readWrite {
+		return m.dest
+	}
+	for dest, m := range w.mounts.byDest {
+		if m.kind == readWrite && (within(dest, real) || within(real, m.source) || within(m.source, real)) {
+			return m.source
+		}
 	}
 	return ""
 }
@@ -465,4 +547,27 @@ func (w *Wall) homes() []string {
 		}
 	}
 	return homes
+}
+
+// Explain says what the sandbox has of a file of the machine's, whose path has
+// no links in it.
+func (w *Wall) Explain(real string) string {
+	if protected := w.protectedAbove(real); protected != "" && !w.Visible(real) {
+		return "not seen: it lies in " + protected + ", which no sandbox sees unless a grant names it or a folder in it"
+	}
+	m, ok := w.mounts.covering(real)
+	switch {
+	case ok && m.kind == hidden:
+		return "not seen: " + m.dest + " is covered"
+	case !ok || !w.Visible(real):
+		return "not seen: add --read or --write with it, or a folder above"
+	case m.kind == readWrite:
+		return "read and written, by the grant of " + m.dest
+	case m.granted:
+		return "read, by the grant of " + m.dest
+	case m.system:
+		return "read, as the system's folders are"
+	default:
+		return "read, by " + m.dest
+	}
 }
