@@ -12,6 +12,7 @@
 //
 //	runner                          relay
 //	  ── {"start":{args, env, …}} ───▶   once, first; after the proxy is ready
+//	  ◀─ {"here":true} ───────────────   the wall stands; at any time before the next
 //	  ◀─ {"started":true} ────────────   the program's execve succeeded; or {"failed":{…}}
 //	  ── {"signal":15} ──────────────▶   any number of times
 //	  ◀─ {"executed":{path, refused}} ─  a program that isn't listed, or that was learnt
@@ -179,6 +180,8 @@ type Continue struct {
 
 // FromRelay is a message from the relay to the runner.
 type FromRelay struct {
+	// Here comes first: bwrap has built the wall.
+	Here    bool    `json:"here,omitempty"`
 	Started bool    `json:"started,omitempty"`
 	Failed  *Failed `json:"failed,omitempty"`
 	Stopped int     `json:"stopped,omitempty"`

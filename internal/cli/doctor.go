@@ -56,20 +56,23 @@ started, the exit code is 1.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			checks := examine()
-			out := c.OutOrStdout()
+			var out strings.Builder
 			missing, reduced := count(checks, stateMissing), count(checks, stateReduced)
 			switch {
 			case asJSON:
-				encoder := json.NewEncoder(out)
+				encoder := json.NewEncoder(&out)
 				encoder.SetEscapeHTML(false)
 				encoder.SetIndent("", "  ")
 				if err := encoder.Encode(checks); err != nil {
 					return err
 				}
 			case missing == 0 && reduced == 0 && !all:
-				fmt.Fprintln(out, "ready:", readyLine(checks))
+				fmt.Fprintln(&out, "ready:", readyLine(checks))
 			default:
-				printTable(out, checks)
+				printTable(&out, checks)
+			}
+			if _, err := io.WriteString(c.OutOrStdout(), out.String()); err != nil {
+				return err
 			}
 			if missing > 0 {
 				return exitError(1)
@@ -104,8 +107,8 @@ func readyLine(checks []check) string {
 // printTable says first what is missing, each on a line.
 func printTable(out io.Writer, checks []check) {
 	for _, c := range checks {
-		if c.State == stateMissing {
-			fmt.Fprintf(out, "missing: %s\n", c.Do)
+		if c.State == stateMissing && c.Do != "" {
+			fmt.Fprintf(out, "missing: %s\n", printable(c.Do))
 		}
 	}
 	if count(checks, stateMissing) > 0 {
@@ -114,12 +117,12 @@ func printTable(out io.Writer, checks []check) {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "CHECK\tSTATE\tFOUND\tGIVES")
 	for _, c := range checks {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", c.Name, c.State, c.Found, c.Gives)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", c.Name, c.State, printable(c.Found), c.Gives)
 	}
 	table.Flush()
 	for _, c := range checks {
 		if c.State == stateReduced && c.Do != "" {
-			fmt.Fprintf(out, "\n%s: %s\n", c.Name, c.Do)
+			fmt.Fprintf(out, "\n%s: %s\n", c.Name, printable(c.Do))
 		}
 	}
 }
@@ -143,9 +146,10 @@ func examine() []check {
 	if count(checks, stateMissing) == 0 {
 		checks = append(checks, tryWall(programs))
 	} else {
-		checks = append(checks, check{Name: checkWall, State: stateMissing, Found: "not tried", Gives: "the sandbox", Do: "what is missing above comes first"})
+		checks = append(checks, check{Name: checkWall, State: stateMissing, Found: "not tried", Gives: "the sandbox"})
 	}
-	return append(checks, landlock(), check{Name: checkFolder, State: stateReady, Found: runner.Base(), Gives: "where runs keep their sockets"})
+	base, err := runner.Base()
+	return append(checks, landlock(), made(checkFolder, base, "where runs keep their sockets", err))
 }
 
 // made is a check that has no middle.
@@ -186,7 +190,7 @@ func bwrapVersion() string {
 	return version
 }
 
-// tryWall runs true in a sandbox with a proxy, as any run would.
+// tryWall starts a sandbox with a proxy, as any run would.
 func tryWall(programs sisters) check {
 	c := check{Name: checkWall, State: stateReady, Found: "user namespaces, the full wall", Gives: "isolation; DNS inside; endpoints by name on every port"}
 	plain, err := startTrue(programs)
@@ -205,7 +209,7 @@ func tryWall(programs sisters) check {
 func fullWall(why string) string {
 	switch {
 	case strings.Contains(why, "AppArmor"):
-		return "load lnk's own AppArmor profiles, as its package does (copy packaging/apparmor/lnk to /etc/apparmor.d/lnk, and run apparmor_parser -r /etc/apparmor.d/lnk), with lnk at /usr/bin/lnk"
+		return "load lnk's own AppArmor profiles, as its package does (copy packaging/apparmor/lnk to /etc/apparmor.d/lnk, and run apparmor_parser -r /etc/apparmor.d/lnk), with lnk at /usr/bin/lnk; they are for AppArmor 4"
 	case strings.Contains(why, "setuid"):
 		return "where user namespaces are allowed, bwrap needs no setuid: chmod u-s " + bwrapPath
 	default:
@@ -215,11 +219,13 @@ func fullWall(why string) string {
 
 // startTrue returns why the wall is the plain one, if it is.
 func startTrue(programs sisters) (plain string, err error) {
+	if err := os.Chdir("/"); err != nil { // this one may be gone
+		return "", err
+	}
 	caller, err := spec.ThisCaller()
 	if err != nil {
 		return "", err
 	}
-	caller.Dir = "/"
 	var s spec.Spec
 	s.Rules.InternetHost = []string{"localhost.invalid"}
 	grants, err := s.Grants(caller, programs.all(), runner.Folders(), programs.relay)
@@ -240,16 +246,16 @@ func startTrue(programs sisters) (plain string, err error) {
 	}
 	defer null.Close()
 	try := &runner.Run{
-		Wall: plan, Rules: s.Rules, Network: true, Args: []string{"true"}, Env: env, UID: caller.UID, GID: caller.GID,
+		Wall: plan, Rules: s.Rules, Network: true, Args: []string{wall.RelayPath, "nothing"}, Env: env, UID: caller.UID, GID: caller.GID,
 		Bwrap: bwrapPath, Proxy: programs.proxy,
-		Stdin: null, Stdout: null, Stderr: null, Report: silent{}, Try: true,
+		Stdin: null, Stdout: null, Stderr: null, Report: silent{}, Try: true, NoTerminal: true,
 	}
 	code, err := try.Run()
 	if err != nil {
 		return "", err
 	}
 	if code != 0 {
-		return "", errors.New("a sandbox was started, and true in it failed")
+		return "", errors.New("a sandbox was started, and what was to do nothing in it failed")
 	}
 	return try.Plain(), nil
 }

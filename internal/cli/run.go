@@ -141,10 +141,15 @@ func run(o *options, args []string) error {
 	for _, note := range listed.notes {
 		report.say(note)
 	}
+	memory, err := s.Limits.ParseLimits()
+	if err != nil {
+		return err
+	}
 	report.Step("parsed")
 	r := &runner.Run{
 		Wall: plan, Rules: s.Rules, Network: proxied, Host: s.Mode() == spec.ModeHost, Commands: listed.channel,
-		Args: args, Env: env, UID: caller.UID, GID: caller.GID,
+		Limits: runner.Limits{Memory: memory, Processes: s.Limits.Processes, CPUs: s.Limits.CPUs},
+		Args:   args, Env: env, UID: caller.UID, GID: caller.GID,
 		Bwrap: bwrapPath, Proxy: programs.proxy,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Report: report,

@@ -138,6 +138,21 @@ func Rules() []Rule {
 	return append(rules, archRules...)
 }
 
+// NotTheRelay are the rules that keep a program from the scheduling of the
+// relay, whose threads are given, where both have one uid and no capability: a
+// relay that never runs could not end the sandbox.
+func NotTheRelay(threads []uint32) []Rule {
+	return []Rule{
+		{unix.SYS_SETPRIORITY, &When{Arg: 0, In: []uint32{unix.PRIO_USER}}, unix.EPERM, "the relay is this user's too"},
+		{unix.SYS_SETPRIORITY, &When{Arg: 1, NotIn: []uint32{0}}, unix.EPERM, "the relay's priority"},
+		{unix.SYS_SCHED_SETSCHEDULER, &When{Arg: 0, NotIn: []uint32{0}}, unix.EPERM, "the relay's policy"},
+		{unix.SYS_SCHED_SETPARAM, &When{Arg: 0, NotIn: []uint32{0}}, unix.EPERM, "the relay's policy"},
+		{unix.SYS_SCHED_SETATTR, &When{Arg: 0, NotIn: []uint32{0}}, unix.EPERM, "the relay's policy"},
+		{unix.SYS_SCHED_SETAFFINITY, &When{Arg: 0, In: append([]uint32{1}, threads...)}, unix.EPERM, "the relay's processors; a program's threads set their own"},
+		{unix.SYS_PRLIMIT64, &When{Arg: 0, In: []uint32{1}}, unix.EPERM, "the relay's limits"},
+	}
+}
+
 // NoTerminal is one rule more for a program that was not given the terminal
 // at its start: a process that ignores SIGTTOU takes it by TIOCSPGRP from
 // whoever has it, and reads what is typed.

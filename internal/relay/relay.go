@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -42,8 +43,11 @@ var keptCapabilities = []uint{unix.CAP_NET_BIND_SERVICE}
 
 // Main is lnk-relay. It returns the exit code.
 func Main(args []string) int {
-	if len(args) > 0 && args[0] == "connect" {
+	switch {
+	case len(args) > 0 && args[0] == "connect":
 		return connect(args[1:])
+	case len(args) > 0 && args[0] == "nothing":
+		return 0 // what lnk doctor has a sandbox do
 	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "lnk-relay: it is started by lnk inside a sandbox, as its first process; there, lnk-relay connect HOST:PORT leads standard input and output to a host")
@@ -91,6 +95,9 @@ func (r *relay) run() error {
 	// Should bwrap, which waits for this process, be killed, so is this one.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("tying itself to bwrap: %w", err)
+	}
+	if err := r.runner.Send(channel.FromRelay{Here: true}); err != nil {
+		return err
 	}
 	var first channel.ToRelay
 	if err := r.runner.Receive(&first); err != nil {
@@ -162,6 +169,10 @@ func (r *relay) serveProxy(plain bool) error {
 
 func (r *relay) startProgram(start *channel.Start) (int, error) {
 	rules := confine.Rules()
+	if start.Plain {
+		// The kernel lets it, as it has the relay's uid.
+		rules = append(rules, confine.NotTheRelay(ownThreads())...)
+	}
 	if !start.Foreground {
 		rules = append(rules, confine.NoTerminal())
 	}
@@ -243,6 +254,18 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 		unix.Close(fd)
 	}
 	return pid, err
+}
+
+// ownThreads are the ids of this process's threads.
+func ownThreads() []uint32 {
+	entries, _ := os.ReadDir("/proc/self/task")
+	var ids []uint32
+	for _, entry := range entries {
+		if id, err := strconv.ParseUint(entry.Name(), 10, 32); err == nil {
+			ids = append(ids, uint32(id))
+		}
+	}
+	return ids
 }
 
 func commandPaths(c *channel.Commands) []string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,14 +129,19 @@ func runtimeFolder() string {
 	return filepath.Join(filepath.Clean(path), "lnk")
 }
 
-// Folders are those that hold runs' sockets, which no grant may show.
+// Folders are those that hold runs' sockets, which no grant may show: this
+// environment's, and the usual one, in which another's runs may be.
 func Folders() []string {
-	if path := runtimeFolder(); path != "" {
+	var folders []string
+	for _, path := range []string{runtimeFolder(), fmt.Sprintf("/run/user/%d/lnk", os.Getuid())} {
+		if path == "" || slices.Contains(folders, path) {
+			continue
+		}
 		if info, err := os.Stat(filepath.Dir(path)); err == nil && info.IsDir() {
-			return []string{path}
+			folders = append(folders, path)
 		}
 	}
-	return nil
+	return folders
 }
 
 func openRuntimeFolder() (*os.File, error) {
@@ -263,11 +269,11 @@ func (f *folder) reference() (*os.File, error) {
 }
 
 // Base is where runs have their folders.
-func Base() string {
+func Base() (string, error) {
 	base, err := openBase()
 	if err != nil {
-		return err.Error()
+		return "", err
 	}
 	defer base.Close()
-	return base.Name()
+	return base.Name(), nil
 }

@@ -1,10 +1,11 @@
 package runner
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,8 +17,6 @@ import (
 type noPowers struct{ why string }
 
 func (e *noPowers) Error() string { return e.why }
-
-func (e *noPowers) plain() *plainWall { return &plainWall{Why: e.why} }
 
 // plainWall is why the full wall can't be had.
 type plainWall struct {
@@ -35,39 +34,54 @@ const (
 	plainKept = 15 * time.Minute
 )
 
+// maxPlain bounds what is read of it.
+const maxPlain = 4 << 10
+
 // rememberedPlain is what was found a short while ago, on the same boot with
-// the same programs; nil where the full wall is to be tried.
-func rememberedPlain(bwrap string) *plainWall {
-	folder := runtimeFolder()
-	if folder == "" {
+// the same programs; nil where the full wall is to be tried. It counts only as
+// this user's own file, in a folder where nobody else can put one.
+func rememberedPlain(state string) *plainWall {
+	base, err := openRuntimeFolder()
+	if err != nil {
 		return nil
 	}
-	path := filepath.Join(folder, plainName)
-	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()).Abs() > plainKept {
+	defer base.Close()
+	fd, err := unix.Openat(int(base.Fd()), plainName, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return nil
 	}
-	data, err := os.ReadFile(path)
+	file := os.NewFile(uintptr(fd), plainName)
+	defer file.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return nil
+	}
+	if time.Since(time.Unix(st.Mtim.Unix())).Abs() > plainKept {
+		return nil
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxPlain))
 	var found plainWall
-	if err != nil || json.Unmarshal(data, &found) != nil || found.Why == "" || found.For != machineState(bwrap) {
+	if err != nil || json.Unmarshal(data, &found) != nil || found.Why == "" || found.For != state {
 		return nil
 	}
 	return &found
 }
 
 // remember keeps what was found. Where it can't be kept, it is found again.
-func (p *plainWall) remember(bwrap string) {
+func (p *plainWall) remember() {
 	base, err := openRuntimeFolder()
 	if err != nil {
 		return
 	}
 	defer base.Close()
-	p.For = machineState(bwrap)
 	data, err := json.Marshal(p)
 	if err != nil {
 		return
 	}
-	temporary := fmt.Sprintf("%s.%d", plainName, os.Getpid())
+	if len(data) > maxPlain {
+		return
+	}
+	temporary := plainName + "." + rand.Text()
 	fd, err := unix.Openat(int(base.Fd()), temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return
@@ -98,4 +112,12 @@ func machineState(bwrap string) string {
 		state = append(state, fmt.Sprintf("%d:%d:%o:%d", st.Dev, st.Ino, st.Mode, st.Ctim.Nano()))
 	}
 	return strings.Join(state, " ")
+}
+
+// forgetPlain is for a full wall that was had.
+func forgetPlain() {
+	if base, err := openRuntimeFolder(); err == nil {
+		unix.Unlinkat(int(base.Fd()), plainName, 0)
+		base.Close()
+	}
 }

@@ -59,7 +59,7 @@ func (l *logBuffer) String() string {
 // of its own: no signal of the terminal is for it, and it outlives a stop.
 func (r *Run) startProxy(dir *folder) (*process, error) {
 	args := []string{r.Proxy, "--channel", "--dir", dir.net(), "--control", dir.control()}
-	return start("the proxy", args, &syscall.SysProcAttr{Setsid: true}, nil)
+	return start("the proxy", args, nil, &syscall.SysProcAttr{Setsid: true}, nil)
 }
 
 // startSandbox starts bwrap, and in it the relay, which then waits for its
@@ -87,13 +87,18 @@ func (r *Run) startSandbox(dir *folder) (*process, error) {
 	// Out of reach of the terminal's signals, in the same session; and bwrap
 	// and the relay can be killed together. No parent-death signal: see
 	// wall.Args.
-	return start("the sandbox", append([]string{r.Bwrap}, args...), &syscall.SysProcAttr{Setpgid: true}, append(inherited, files...))
+	command, env, err := r.Limits.scoped(append([]string{r.Bwrap}, args...))
+	if err != nil {
+		return nil, err
+	}
+	return start("the sandbox", command, env, &syscall.SysProcAttr{Setpgid: true}, append(inherited, files...))
 }
 
-// start starts a program in /, with an empty environment, a channel as
-// descriptor 3 and more after it. bwrap is dynamically linked and runs outside
-// the sandbox: nothing of the program's environment is for it.
-func start(name string, args []string, sys *syscall.SysProcAttr, more []*os.File) (*process, error) {
+// start starts a program in /, with a channel as descriptor 3 and more after
+// it, and an environment that is empty unless it must reach systemd first.
+// bwrap is dynamically linked and runs outside the sandbox: nothing of the
+// program's environment is for it.
+func start(name string, args, env []string, sys *syscall.SysProcAttr, more []*os.File) (*process, error) {
 	conn, child, err := channel.Pair()
 	if err != nil {
 		return nil, err
@@ -119,7 +124,7 @@ func start(name string, args []string, sys *syscall.SysProcAttr, more []*os.File
 	for i, f := range files {
 		fds[i] = f.Fd()
 	}
-	p.pid, _, err = syscall.StartProcess(args[0], args, &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: fds, Sys: sys})
+	p.pid, _, err = syscall.StartProcess(args[0], args, &syscall.ProcAttr{Dir: "/", Env: append([]string{}, env...), Files: fds, Sys: sys})
 	runtime.KeepAlive(files)
 	if err != nil {
 		logRead.Close()
@@ -188,8 +193,11 @@ func (p *process) kill() {
 func (p *process) broken(err error) error {
 	p.end()
 	said := oneLine(p.log.String())
+	if scope, ok := strings.CutPrefix(said, "Failed to "); ok {
+		return refused("limits need systemd's manager of this user's services, which can't be reached: failed to %s: log in by it, or loginctl enable-linger, or leave --memory, --processes and --cpus out", scope)
+	}
 	if strings.Contains(said, "in setuid mode") {
-		return &noPowers{"bwrap is setuid root, and gives no capability: " + said}
+		return &noPowers{"bwrap is setuid root, and gives no capability (chmod u-s " + p.path + "): " + said}
 	}
 	if remedy := bwrapRemedy(p.path, said); remedy != "" {
 		return refused("%s", remedy)

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/wall"
@@ -42,14 +44,20 @@ type Run struct {
 	Bwrap, Proxy string
 	// Stdin, Stdout and Stderr become the program's own.
 	Stdin, Stdout, Stderr *os.File
+	// Limits are the sandbox's.
+	Limits Limits
 	// Commands are the programs that may be executed; nil: any.
 	Commands *channel.Commands
 	// Report is told what a person should know while the program runs.
 	Report Reporter
 	// Try has the full wall tried, whatever was found before.
 	Try bool
+	// NoTerminal keeps the terminal from the program.
+	NoTerminal bool
 
 	plain      *plainWall // nil: the full one
+	started    bool
+	endedBy    int // a signal that asked the program to end before it was started
 	proxyEnded bool
 }
 
@@ -102,11 +110,12 @@ func (r *Run) Run() (code int, err error) {
 			return 0, refused("descriptor %d is a folder, from which all of the machine's files could be reached: redirect it elsewhere", n)
 		}
 	}
+	state := machineState(r.Bwrap)
 	if !r.Try {
-		r.plain = rememberedPlain(r.Bwrap)
-	}
-	if err := r.checkPlain(); err != nil {
-		return 0, err
+		// What would be refused by what was found before is tried anew.
+		if r.plain = rememberedPlain(state); r.checkPlain() != nil {
+			r.plain = nil
+		}
 	}
 	about := About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: r.Network, Wire: r.Rules.Wire}
 	var dir *folder
@@ -146,23 +155,36 @@ func (r *Run) Run() (code int, err error) {
 		r.Report.Step("proxy ready")
 		go receiveProxy(proxy.conn, fromProxy)
 	}
-	code, err = r.runIn(sandbox, job, fromProxy)
+	forget := func() {}
+	if r.Try && r.plain == nil {
+		forget = forgetPlain
+	}
+	code, err = r.runIn(sandbox, job, fromProxy, forget)
 	var missing *noPowers
 	if r.plain == nil && errors.As(err, &missing) {
 		// The full wall can't be had: nothing has been started in it.
 		sandbox.end()
-		r.plain = missing.plain()
+		if r.endedBy != 0 {
+			return 128 + r.endedBy, nil
+		}
+		r.plain = &plainWall{Why: missing.why, For: state}
 		if err := r.checkPlain(); err != nil {
 			return 0, err
 		}
 		r.Report.Step("the plain wall")
-		if sandbox, err = r.startSandbox(dir); err != nil {
+		again, err := r.startSandbox(dir)
+		if err != nil {
 			return 0, refused("starting the sandbox: %w", err)
 		}
-		if code, err = r.runIn(sandbox, job, fromProxy); err == nil {
-			r.plain.remember(r.Bwrap)
-		}
+		sandbox = again
+		code, err = r.runIn(sandbox, job, fromProxy, r.plain.remember)
+		return r.finish(code, err, job, sandbox, proxy, fromProxy)
 	}
+	return r.finish(code, err, job, sandbox, proxy, fromProxy)
+}
+
+// finish waits until all has ended, and reports.
+func (r *Run) finish(code int, err error, job *job, sandbox, proxy *process, fromProxy chan any) (int, error) {
 	// Both end by themselves now; each is waited for below.
 	if proxy != nil {
 		proxy.conn.CloseWrite()
@@ -185,28 +207,44 @@ func (r *Run) checkPlain() error {
 	if r.plain == nil {
 		return nil
 	}
-	if err := r.Rules.CheckPlain(); err != nil {
+	err := r.Rules.CheckPlain()
+	if err == nil && r.Wall.HostsGranted() && len(r.Rules.TCP) > 0 && r.Rules.NamesOn() {
+		err = errors.New("--read /etc/hosts takes the place of the file that endpoints have their names in, in the plain wall")
+	}
+	if err != nil {
 		return refused("%w, and this machine gives no other (%s): lnk doctor says what to do; --names=false reaches it through the proxy alone, as ssh does", err, r.plain.Why)
 	}
 	return nil
 }
 
-// runIn has the relay of a started sandbox start the program, and waits for it.
-func (r *Run) runIn(sandbox *process, job *job, fromProxy chan any) (int, error) {
+// runIn has the relay of a started sandbox start the program, and waits for
+// it. started is called once the program has been executed.
+func (r *Run) runIn(sandbox *process, job *job, fromProxy chan any, started func()) (int, error) {
+	if r.Limits != (Limits{}) {
+		// The relay is there, so bwrap has been executed in its scope.
+		var first channel.FromRelay
+		if err := sandbox.conn.Receive(&first); err != nil {
+			return 0, sandbox.broken(err)
+		}
+		if err := r.Limits.check(sandbox.pid); err != nil {
+			return 0, refused("%w", err)
+		}
+	}
 	if err := sandbox.conn.Send(channel.ToRelay{Start: r.startMessage(job, sandbox)}); err != nil {
 		return 0, sandbox.broken(err)
 	}
 	fromRelay := make(chan any, 16)
 	go receiveRelay(sandbox.conn, fromRelay)
-	return r.wait(job, sandbox, fromProxy, fromRelay)
+	return r.wait(job, sandbox, fromProxy, fromRelay, started)
 }
 
 func (r *Run) startMessage(job *job, sandbox *process) *channel.Start {
 	start := &channel.Start{
 		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: r.Network,
 		Host: r.Host, Plain: r.plain != nil, Files: sandbox.files(), Commands: r.Commands,
-		Terminal: job.tty != nil, Foreground: job.takesTerminal(r.Stdin, r.Stdout), Ignored: job.ignored,
+		Terminal: job.tty != nil && !r.NoTerminal, Ignored: job.ignored,
 	}
+	start.Foreground = start.Terminal && job.takesTerminal(r.Stdin, r.Stdout)
 	for _, m := range r.Wall.Pinned() {
 		start.Mounts = append(start.Mounts, channel.Mount{Path: []byte(m.Path), Dev: m.Dev, Ino: m.Ino, Hidden: m.Hidden})
 	}
@@ -272,13 +310,16 @@ func receiveRelay(conn *channel.Conn, events chan<- any) {
 const killGrace = 3 * time.Second
 
 // wait serves the job until the program has ended.
-func (r *Run) wait(job *job, sandbox *process, fromProxy, fromRelay chan any) (int, error) {
+func (r *Run) wait(job *job, sandbox *process, fromProxy, fromRelay chan any, started func()) (int, error) {
 	var killTimer <-chan time.Time
 	killedBy := 0
 	for {
 		select {
 		case n := <-job.signals:
 			ends, err := job.forward(n, sandbox.conn)
+			if !r.started && (ends || n == unix.SIGINT || n == unix.SIGQUIT) {
+				r.endedBy = int(n.(syscall.Signal))
+			}
 			if err != nil {
 				continue // the relay is gone, which comes as an event
 			}
@@ -306,9 +347,13 @@ func (r *Run) wait(job *job, sandbox *process, fromProxy, fromRelay chan any) (i
 			switch e := event.(type) {
 			case channel.FromRelay:
 				switch {
-				case e.Started:
+				case e.Started && !r.started:
+					r.started = true
+					if started != nil {
+						started()
+					}
 					r.Report.Step("program started")
-				case e.Failed != nil && e.Failed.NoPowers:
+				case e.Failed != nil && e.Failed.NoPowers && !r.started:
 					return 0, &noPowers{e.Failed.Why}
 				case e.Failed != nil:
 					code := ExitRefused

@@ -70,6 +70,9 @@ func (s *Spec) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&s.Home, "home", "", "a `FOLDER` that is its home and lasts, yours with mode 0700 (without: an empty one)")
 	fs.Var((*bind.List)(&s.Env), "env", "`NAME[=VALUE]` to set, or to pass on from here (repeatable)")
 	fs.Var((*bind.List)(&s.Commands), "command", "a `PROGRAM` it may run, and no other: a name, a path, a folder ending in /, or * for any (repeatable)")
+	fs.StringVar(&s.Limits.Memory, "memory", "", "the `MEMORY` that all its processes may take together, such as 512M")
+	fs.IntVar(&s.Limits.Processes, "processes", 0, "the `NUMBER` of processes and threads that it may have at a time")
+	fs.Float64Var(&s.Limits.CPUs, "cpus", 0, "the `NUMBER` of processors that it may use, such as 1.5")
 	fs.StringVar(&s.Network, "network", "", "`MODE` of its network: proxy, none, or host for this machine's own (default: proxy if a host is listed, else none)")
 }
 
@@ -79,6 +82,9 @@ func (s *Spec) Check() error {
 		return err
 	}
 	if _, err := bind.ParseUpstream(s.Rules.Upstream); err != nil {
+		return err
+	}
+	if _, err := s.Limits.ParseLimits(); err != nil {
 		return err
 	}
 	switch s.Network {

@@ -34,6 +34,10 @@ var etcFiles = []string{
 
 const hostsPath = "/etc/hosts"
 
+// HostsGranted reports whether the hosts file is one that a person granted, in
+// place of the sandbox's own.
+func (w *Wall) HostsGranted() bool { return w.mounts.byDest[hostsPath].kind != made }
+
 // endpoints are the lines of the hosts file by which endpoints have their
 // names where there is no DNS.
 func (w *Wall) endpoints() string {

@@ -35,6 +35,10 @@ type mount struct {
 	system bool
 }
 
+// elsewhere reports whether what stands there is not what the machine has at
+// that path: a home that lasts.
+func (m mount) elsewhere() bool { return m.source != m.dest }
+
 // mounts are the entries by path.
 type mounts struct {
 	byDest map[string]mount

@@ -104,7 +104,7 @@ func (w *Wall) hide(path string) error {
 		return nil
 	}
 	above, ok := w.mounts.covering(path)
-	if !ok || above.kind != readOnly && above.kind != readWrite {
+	if !ok || above.kind != readOnly && above.kind != readWrite || above.elsewhere() {
 		return nil
 	}
 	if above.kind == readOnly && resolveExisting(path) != path {
@@ -149,7 +149,7 @@ func (w *Wall) keepReadOnly(program string) error {
 		return fmt.Errorf("lnk's own %s: %w", program, err)
 	}
 	above, ok := w.mounts.covering(real)
-	if !ok || above.kind != readWrite {
+	if !ok || above.kind != readWrite || above.elsewhere() {
 		return nil
 	}
 	if above.dest == real {
@@ -175,7 +175,7 @@ func (w *Wall) pinAll() {
 				break
 			}
 			covering, ok := w.mounts.covering(at)
-			if !ok || covering.kind != readWrite {
+			if !ok || covering.kind != readWrite || covering.elsewhere() {
 				break
 			}
 			w.mounts.byDest[at] = mount{kind: readWrite, dest: at, source: at}

@@ -260,6 +260,16 @@ func (w *Wall) home() error {
 	if protected := w.protectedAbove(real); protected != "" {
 		return fail("it lies in %s, which no sandbox sees", protected)
 	}
+	for _, p := range w.protected() {
+		if within(p.path, real) {
+			return fail("it holds %s, which no sandbox sees", p.path)
+		}
+	}
+	for _, program := range w.grants.Programs {
+		if at, err := filepath.EvalSymlinks(program); err == nil && within(at, real) {
+			return fail("it holds %s, which is lnk's own", at)
+		}
+	}
 	if err := w.pin(real); err != nil {
 		return fail("%w", err)
 	}
@@ -506,11 +516,11 @@ func (w *Wall) Writable(path string) string {
 	real := resolveExisting(path)
 	for _, m := range w.mounts.byDest {
 		// A home that lasts lies elsewhere than its path says.
-		if m.kind == readWrite && m.source != m.dest && within(real, m.source) {
+		if m.kind == readWrite && m.elsewhere() && within(real, m.source) {
 			return m.source
 		}
 	}
-	if m, ok := w.mounts.covering(real); ok && m.kind == readWrite && m.source == m.dest {
+	if m, ok := w.mounts.covering(real); ok && m.kind == readWrite && !m.elsewhere() {
 		return m.dest
 	}
 	return ""
