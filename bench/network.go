@@ -24,6 +24,7 @@ const amount = 6 << 30
 //	gets PROXY HOST N                              prints requests a second
 //	connections direct|connect HOST:PORT N         prints µs each
 //	firstbyte direct|connect HOST:PORT N           prints the median in µs
+//	executions N                                   prints µs each
 //	answers NAME N                                 prints DNS answers a second
 //	names PATTERN N                                asks for so many, and stays
 func client(args []string) {
@@ -42,6 +43,9 @@ func client(args []string) {
 	case "firstbyte":
 		n, _ := strconv.Atoi(args[3])
 		result, err = firstByte(args[1], args[2], n)
+	case "executions":
+		n, _ := strconv.Atoi(args[1])
+		result, err = executions(n)
 	case "answers":
 		n, _ := strconv.Atoi(args[2])
 		result, err = answers(args[1], n)

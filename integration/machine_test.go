@@ -171,3 +171,85 @@ func TestRUN9_PlainWall(t *testing.T) {
 		})
 	}
 }
+
+// powerlessBwrap is a preparation after which what bwrap starts has no
+// capability. before is what the stand-in does first.
+func powerlessBwrap(before string) string {
+	script := strings.ReplaceAll(testnet.PowerlessBwrap, testnet.BinDir+"/bwrap", "/mnt/s/real")
+	return standIn + "cat >/mnt/s/bwrap <<'B'\n" + strings.Replace(script, "\n", "\n"+before+"\n", 1) + "B\n" + strings.TrimPrefix(inPlace, ";")
+}
+
+func forgetPlain() { os.Remove(fmt.Sprintf("/run/user/%d/lnk/plain-wall.json", testnet.UID)) }
+
+// RUN9: the program, of the relay's own uid, changes nothing of the relay.
+func TestRUN9_TheRelayIsLeftAlone(t *testing.T) {
+	defer forgetPlain()
+	changed(t, powerlessBwrap(""), testnet.Lnk+` sandbox run -- python3 -c '
+import os, resource
+def tried(what, f):
+    try: f(); print(what, "done")
+    except OSError as e: print(what, e.errno)
+others = [int(p) for p in os.listdir("/proc/1/task")]
+for pid in others[:2]:
+    tried("affinity", lambda: os.sched_setaffinity(pid, {0}))
+    tried("policy", lambda: os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0)))
+    tried("priority", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+tried("all of the user", lambda: os.setpriority(os.PRIO_USER, 0, 19))
+tried("limits", lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (10, 10)))
+tried("own affinity", lambda: os.sched_setaffinity(os.getpid(), {0}))
+tried("own priority", lambda: os.setpriority(os.PRIO_PROCESS, 0, 5))
+'`).exits(0).prints(strings.Repeat("affinity 1\npolicy 1\npriority 1\n", 2) + "all of the user 1\nlimits 1\nown affinity done\nown priority done\n")
+}
+
+// RUN9: a signal while the wall is being found out is for the run.
+func TestRUN9_SignalBetweenTheStarts(t *testing.T) {
+	defer forgetPlain()
+	for _, after := range []string{"0.1", "0.3", "0.6"} {
+		forgetPlain()
+		changed(t, powerlessBwrap("sleep 0.4"), "timeout --preserve-status -s TERM "+after+" "+testnet.Lnk+" sandbox run -- sh -c 'sleep 5; echo lost'").exits(143).prints("").leavesNothing()
+	}
+}
+
+// RUN9: what was found is this user's to keep, and doesn't outlive its cause
+// where it matters.
+func TestRUN9_Remembered(t *testing.T) {
+	defer forgetPlain()
+	if testnet.Plain() {
+		return
+	}
+	file := fmt.Sprintf("/run/user/%d/lnk/plain-wall.json", testnet.UID)
+	changed(t, powerlessBwrap(""), testnet.Lnk+" sandbox run -- true").exits(0)
+	found, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As if bwrap had been mended in its place: what would be refused is tried anew.
+	lnk(t, "sandbox", "run", "--", "true").exits(0)
+	mended := strings.Replace(string(found), `"for":"`, `"for":"x`, 1)
+	os.WriteFile(file, []byte(mended), 0o600)
+	sandbox(t, []string{"--internet-host", "db.test", "--tcp", "db.test:22"}, "true").exits(0)
+	// In a folder where others write, another user's, or too large: it doesn't count.
+	for _, preparation := range []string{
+		"mkdir -m 777 /tmp/lnk && cp " + file + " /tmp/lnk/ && chmod 644 /tmp/lnk/plain-wall.json",
+		"mkdir -m 755 /tmp/lnk && cp " + file + " /tmp/lnk/ && chmod 644 /tmp/lnk/plain-wall.json",
+	} {
+		r := changed(t, "mount -t tmpfs -o mode=1777 x /tmp; "+preparation, "XDG_RUNTIME_DIR=/tmp "+testnet.Lnk+" sandbox run --internet-host db.test -- getent ahostsv4 db.test").exits(0)
+		if !strings.HasPrefix(r.stdout, "127.64.") {
+			t.Errorf("got %s", r.stdout)
+		}
+	}
+	// doctor, which finds the full wall, forgets the plain one.
+	os.WriteFile(file, found, 0o600)
+	lnk(t, "doctor").exits(0)
+	if _, err := os.Stat(file); err == nil {
+		t.Error("doctor found the full wall, and the plain one is remembered")
+	}
+}
+
+// RUN7: doctor doesn't take the terminal in a pipeline, looks for nothing in
+// PATH, and says when nobody reads it.
+func TestRUN7_DoctorAnywhere(t *testing.T) {
+	finish(t, testnet.Command("/bin/sh", "-c", "PATH=/nowhere "+testnet.Lnk+" doctor >/tmp/doctor.txt; echo $?")).prints("0\n")
+	finish(t, testnet.Command("/bin/sh", "-c", "mkdir /tmp/gone && cd /tmp/gone && rmdir /tmp/gone && "+testnet.Lnk+" doctor >/dev/null; echo $?")).prints("0\n")
+	finish(t, testnet.Command("/bin/sh", "-c", testnet.Lnk+" doctor >/dev/full; echo $?")).prints("125\n")
+}

@@ -130,6 +130,10 @@ type Start struct {
 	Plain bool `json:"plain,omitempty"`
 	// Files is the caller's soft limit on descriptors; 0: as the relay has it.
 	Files uint64 `json:"files,omitempty"`
+	// Writable are the paths in the sandbox that its mounts let be written.
+	Writable [][]byte `json:"writable,omitempty"`
+	// UserNamespaces says that the program may make its own.
+	UserNamespaces bool `json:"user_namespaces,omitempty"`
 	// Commands are the programs that may be executed; nil: any.
 	Commands *Commands `json:"commands,omitempty"`
 	// Mounts are what must lie in the sandbox before anything is started.
@@ -158,6 +162,8 @@ type Command struct {
 type Executed struct {
 	Path    []byte `json:"path"`
 	Refused bool   `json:"refused,omitempty"`
+	// Unseen says why it couldn't be looked at; Path is then empty.
+	Unseen string `json:"unseen,omitempty"`
 	// Loader says that it is what listed programs are loaded by.
 	Loader bool `json:"loader,omitempty"`
 }

@@ -148,8 +148,9 @@ func run(o *options, args []string) error {
 	report.Step("parsed")
 	r := &runner.Run{
 		Wall: plan, Rules: s.Rules, Network: proxied, Host: s.Mode() == spec.ModeHost, Commands: listed.channel,
-		Limits: runner.Limits{Memory: memory, Processes: s.Limits.Processes, CPUs: s.Limits.CPUs},
-		Args:   args, Env: env, UID: caller.UID, GID: caller.GID,
+		Limits:         runner.Limits{Memory: memory, Processes: s.Limits.Processes, CPUs: s.Limits.CPUs},
+		UserNamespaces: s.Limits.UserNS,
+		Args:           args, Env: env, UID: caller.UID, GID: caller.GID,
 		Bwrap: bwrapPath, Proxy: programs.proxy,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Report: report,

@@ -138,6 +138,25 @@ func Rules() []Rule {
 	return append(rules, archRules...)
 }
 
+// UserNamespaces takes out of the list what a browser's own sandbox is made of:
+// namespaces of users, processes and network of its own, and chroot in them.
+func UserNamespaces(rules []Rule) []Rule {
+	const own = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+	var kept []Rule
+	for _, r := range rules {
+		if r.Nr == unix.SYS_CHROOT {
+			continue
+		}
+		if r.When != nil && r.When.AnyBit&own != 0 {
+			when := *r.When
+			when.AnyBit &^= own
+			r.When = &when
+		}
+		kept = append(kept, r)
+	}
+	return kept
+}
+
 // NotTheRelay are the rules that keep a program from the scheduling of the
 // relay, whose threads are given, where both have one uid and no capability: a
 // relay that never runs could not end the sandbox.

@@ -28,19 +28,114 @@ func LandlockABI() (int, error) {
 // ScopeABI is the first version that scopes signals and abstract sockets.
 const ScopeABI = 6
 
-// ScopeRuleset makes a Landlock ruleset under which a program signals nobody
-// but itself and its children, the relay not, and connects to no abstract
-// socket but theirs. It returns -1 where the kernel's Landlock has no scopes:
-// the namespaces then hold alone, and the relay ignores every signal.
-func ScopeRuleset() (int, error) {
+// Ruleset is what Landlock holds of a program, beside the mounts and the
+// namespaces, which hold alone where the kernel has none.
+type Ruleset struct {
+	// Write are the folders and files in which anything may be changed: the
+	// mounts that are writable. What is read only by its mount can't be
+	// written by this rule either, pipes in it included.
+	Write []string
+	// Execute are the files, and the folders with all below them, that may be
+	// executed, if Listed.
+	Execute []string
+	Listed  bool
+}
+
+// writing are the rights that change something, by the version of Landlock
+// that has them (landlock(7)).
+var writing = []struct {
+	abi    int
+	rights uint64
+}{
+	{1, unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
+		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG |
+		unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK | unix.LANDLOCK_ACCESS_FS_MAKE_SYM},
+	{3, unix.LANDLOCK_ACCESS_FS_TRUNCATE},
+}
+
+// fileRights are those of writing that a file can have.
+const fileRights = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+
+// referABI is the first version that can allow links and renames across
+// folders; before, every ruleset over files forbids them.
+const referABI = 2
+
+// Make returns the ruleset's descriptor, or -1 where the kernel's Landlock
+// can't hold any of it. A list of programs is an error there.
+func (r Ruleset) Make() (int, error) {
 	abi, err := LandlockABI()
-	if err != nil || abi < ScopeABI {
+	if err != nil {
 		return -1, err
 	}
-	attr := unix.LandlockRulesetAttr{Scoped: unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET}
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if r.Listed && abi == 0 {
+		return -1, errors.New("this kernel has no Landlock")
+	}
+	if abi < referABI && !r.Listed {
+		return -1, nil
+	}
+	var attr unix.LandlockRulesetAttr
+	var write uint64
+	if abi >= referABI {
+		for _, w := range writing {
+			if abi >= w.abi {
+				write |= w.rights
+			}
+		}
+		attr.Handled_access_fs = write | unix.LANDLOCK_ACCESS_FS_REFER
+	}
+	if r.Listed {
+		attr.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_EXECUTE
+	}
+	// Signals are for the program and its children, the relay not among them,
+	// and so are abstract sockets.
+	if abi >= ScopeABI {
+		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
+	}
+	ruleset, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
 		return -1, fmt.Errorf("making a Landlock ruleset: %w", errno)
 	}
-	return int(fd), nil
+	fd := int(ruleset)
+	if abi >= referABI {
+		err = addPath(fd, "/", unix.LANDLOCK_ACCESS_FS_REFER)
+		for _, path := range r.Write {
+			if err == nil {
+				err = addPath(fd, path, write)
+			}
+		}
+	}
+	for _, path := range r.Execute {
+		if err == nil && r.Listed {
+			err = addPath(fd, path, unix.LANDLOCK_ACCESS_FS_EXECUTE)
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// addPath allows rights below a path, those of a file if it is one.
+func addPath(ruleset int, path string, rights uint64) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%q: %w", path, err)
+	}
+	defer unix.Close(fd)
+	if rights&^(fileRights|unix.LANDLOCK_ACCESS_FS_EXECUTE) != 0 {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return fmt.Errorf("%q: %w", path, err)
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			rights &= fileRights
+		}
+	}
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
+	const pathBeneath = 1 // LANDLOCK_RULE_PATH_BENEATH
+	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), pathBeneath, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+		return fmt.Errorf("a Landlock rule for %q: %w", path, errno)
+	}
+	return nil
 }

@@ -44,6 +44,7 @@ const (
 	notifSend    = 0xc0182101
 	notifIDValid = 0x40082102
 	notifAddFD   = 0x40182103
+	notifFlags   = 0x40082104
 
 	answerContinue = 1
 	addFDSend      = 2
@@ -51,6 +52,13 @@ const (
 
 // Listener is where notices come.
 type Listener struct{ FD int }
+
+// WakeOnSameCPU has caller and listener take turns on one processor, where the
+// kernel has that (Linux 6.6): each waits for the other anyway.
+func (l Listener) WakeOnSameCPU() {
+	const syncWakeUp = 1 // SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, which is the argument itself
+	unix.Syscall(unix.SYS_IOCTL, uintptr(l.FD), notifFlags, syncWakeUp)
+}
 
 // ErrGone is a notice whose caller has ended meanwhile.
 var ErrGone = errors.New("its caller is gone")
@@ -125,7 +133,7 @@ func (l Listener) AnswerFD(n Notice, fd int, closeOnExec bool) error {
 // at most max bytes.
 func ReadString(pid int, address uint64, max int) (string, error) {
 	var text []byte
-	buf := make([]byte, 4096)
+	var buf [4096]byte
 	for len(text) < max {
 		// To the end of a page: the next may not be there.
 		n := min(4096-int(address%4096), max-len(text))
@@ -144,58 +152,4 @@ func ReadString(pid int, address uint64, max int) (string, error) {
 		address += uint64(got)
 	}
 	return "", unix.ENAMETOOLONG
-}
-
-// ExecuteRuleset makes a Landlock ruleset under which only what is listed is
-// executed, files and what is below folders, with the scopes of ScopeRuleset.
-// Every other access stays as it is: links and renames across folders, which
-// Landlock refuses wherever it rules over files, are allowed again.
-func ExecuteRuleset(paths []string) (int, error) {
-	abi, err := LandlockABI()
-	if err != nil {
-		return -1, err
-	}
-	if abi == 0 {
-		return -1, errors.New("this kernel has no Landlock")
-	}
-	attr := unix.LandlockRulesetAttr{Handled_access_fs: unix.LANDLOCK_ACCESS_FS_EXECUTE}
-	if abi >= 2 {
-		attr.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
-	}
-	size := unsafe.Sizeof(attr.Handled_access_fs) // an older kernel takes no more
-	if abi >= ScopeABI {
-		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
-		size = unsafe.Sizeof(attr)
-	}
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
-	if errno != 0 {
-		return -1, fmt.Errorf("making a Landlock ruleset: %w", errno)
-	}
-	add := func(path string, access uint64) error {
-		beneath, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("%q: %w", path, err)
-		}
-		defer unix.Close(beneath)
-		rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(beneath)}
-		const pathBeneath = 1 // LANDLOCK_RULE_PATH_BENEATH
-		if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, fd, pathBeneath, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
-			return fmt.Errorf("a Landlock rule for %q: %w", path, errno)
-		}
-		return nil
-	}
-	if abi >= 2 {
-		err = add("/", unix.LANDLOCK_ACCESS_FS_REFER)
-	}
-	for _, path := range paths {
-		if err != nil {
-			break
-		}
-		err = add(path, unix.LANDLOCK_ACCESS_FS_EXECUTE)
-	}
-	if err != nil {
-		unix.Close(int(fd))
-		return -1, err
-	}
-	return int(fd), nil
 }

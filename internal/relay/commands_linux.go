@@ -43,6 +43,8 @@ type guard struct {
 	first     int
 	firstPath string
 	told      map[string]bool
+	// scripts has what a listed file's first line starts, "" for a program.
+	scripts map[fileID]string
 }
 
 type fileID struct{ dev, ino uint64 }
@@ -52,7 +54,7 @@ type fileID struct{ dev, ino uint64 }
 const maxTold = 2048
 
 func newGuard(c *channel.Commands, runner *channel.Conn) *guard {
-	g := &guard{runner: runner, learn: c.Learn, files: make(map[fileID]bool), loaders: make(map[fileID]bool), told: make(map[string]bool)}
+	g := &guard{runner: runner, learn: c.Learn, files: make(map[fileID]bool), loaders: make(map[fileID]bool), told: make(map[string]bool), scripts: make(map[fileID]string)}
 	for _, p := range c.Paths {
 		if p.Folder {
 			g.folders = append(g.folders, string(p.Path))
@@ -82,6 +84,7 @@ func checkCommands(paths []channel.Command) error {
 func (g *guard) serve() {
 	// With signals on this thread alone, an answer is never torn in two.
 	runtime.LockOSThread()
+	g.listener.WakeOnSameCPU()
 	for {
 		n, err := g.listener.Receive()
 		if errors.Is(err, confine.ErrGone) && !g.listener.Over() {
@@ -126,14 +129,22 @@ func (g *guard) execute(n confine.Notice, pid int, address uint64, dir, flags in
 		g.listener.Continue(n) // the kernel says the same
 		return
 	}
-	if err != nil || !g.listener.Valid(n) {
+	if err != nil {
 		// A process that can't be read: nobody could say what it executes.
 		g.listener.Refuse(n, unix.EACCES)
 		return
 	}
-	refused := g.refused(targetPath(pid, name, dir, flags), 0)
+	path := targetPath(pid, name, dir, flags)
+	if g.known(path) {
+		g.listener.Continue(n)
+		return
+	}
+	refused := g.refused(path, 0)
 	if refused == "" {
 		g.listener.Continue(n)
+		return
+	}
+	if !g.listener.Valid(n) {
 		return
 	}
 	g.tell(refused)
@@ -152,6 +163,24 @@ func targetPath(pid int, name string, dir, flags int) string {
 	default:
 		return fmt.Sprintf("/proc/%d/fd/%d/%s", pid, dir, name)
 	}
+}
+
+// known is the quick look: a listed program, by its inode alone.
+func (g *guard) known(path string) bool {
+	var st unix.Stat_t
+	if g.learn || unix.Stat(path, &st) != nil {
+		return false
+	}
+	id := fileID{st.Dev, st.Ino}
+	if !g.files[id] {
+		return false
+	}
+	interpreter, seen := g.scripts[id]
+	if !seen {
+		interpreter = commands.Interpreter(path)
+		g.scripts[id] = interpreter
+	}
+	return interpreter == ""
 }
 
 // maxInterpreters is how deep scripts may name scripts (execve(2)).
@@ -205,11 +234,17 @@ func (g *guard) loaded(n confine.Notice, pid int) {
 	exe := fmt.Sprintf("/proc/%d/exe", pid)
 	var st unix.Stat_t
 	err := unix.Stat(exe, &st)
+	id := fileID{st.Dev, st.Ino}
+	if err == nil && !g.learn && g.files[id] {
+		// If the caller was gone meanwhile, and another has its pid, this is an
+		// answer to nobody.
+		g.listener.Continue(n)
+		return
+	}
 	real, linkErr := os.Readlink(exe)
 	if !g.listener.Valid(n) {
 		return
 	}
-	id := fileID{st.Dev, st.Ino}
 	switch {
 	case err == nil && linkErr == nil && g.learn:
 		g.learnt(exe)
@@ -217,6 +252,10 @@ func (g *guard) loaded(n confine.Notice, pid int) {
 	case err == nil && linkErr == nil && g.listed(id, real) && !strings.HasPrefix(real, "/memfd:"):
 		g.listener.Continue(n)
 	default:
+		if linkErr != nil && !errors.Is(linkErr, unix.ENOENT) && !g.told[""] {
+			g.told[""] = true
+			g.runner.Send(channel.FromRelay{Executed: &channel.Executed{Refused: true, Unseen: linkErr.Error()}})
+		}
 		if linkErr == nil {
 			g.tell(strings.TrimSuffix(real, " (deleted)"))
 		}

@@ -169,6 +169,9 @@ func (r *relay) serveProxy(plain bool) error {
 
 func (r *relay) startProgram(start *channel.Start) (int, error) {
 	rules := confine.Rules()
+	if start.UserNamespaces {
+		rules = confine.UserNamespaces(rules)
+	}
 	if start.Plain {
 		// The kernel lets it, as it has the relay's uid.
 		rules = append(rules, confine.NotTheRelay(ownThreads())...)
@@ -186,12 +189,14 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 		guard = newGuard(c, r.runner)
 		rules = append(rules, confine.Notices()...)
 	}
-	if guard != nil && !guard.learn {
-		ruleset, err = confine.ExecuteRuleset(commandPaths(start.Commands))
-	} else {
-		ruleset, err = confine.ScopeRuleset()
+	landlock := confine.Ruleset{}
+	for _, path := range start.Writable {
+		landlock.Write = append(landlock.Write, string(path))
 	}
-	if err != nil {
+	if guard != nil && !guard.learn {
+		landlock.Listed, landlock.Execute = true, commandPaths(start.Commands)
+	}
+	if ruleset, err = landlock.Make(); err != nil {
 		return 0, err
 	}
 	filter, err := confine.Filter(rules)

@@ -66,7 +66,7 @@ func prepareFull(start *channel.Start) error {
 			return withoutPowers(err)
 		}
 	}
-	if err := limitUserNamespaces(); err != nil {
+	if err := limitUserNamespaces(start.UserNamespaces); err != nil {
 		return withoutPowers(err)
 	}
 	if start.Folder {
@@ -88,9 +88,17 @@ func tryPort() error {
 	return nil
 }
 
-// limitUserNamespaces lets one more be made below this one: the program's.
-func limitUserNamespaces() error {
-	if err := os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("1"), 0); err != nil {
+// manyNamespaces is what a browser's own sandbox needs.
+const manyNamespaces = "256"
+
+// limitUserNamespaces lets one more be made below this one: the program's. more
+// is for one that makes its own.
+func limitUserNamespaces(more bool) error {
+	limit := "1"
+	if more {
+		limit = manyNamespaces
+	}
+	if err := os.WriteFile("/proc/sys/user/max_user_namespaces", []byte(limit), 0); err != nil {
 		return fmt.Errorf("limiting user namespaces: %w", err)
 	}
 	return nil

@@ -44,6 +44,8 @@ type Run struct {
 	Bwrap, Proxy string
 	// Stdin, Stdout and Stderr become the program's own.
 	Stdin, Stdout, Stderr *os.File
+	// UserNamespaces lets the program make its own.
+	UserNamespaces bool
 	// Limits are the sandbox's.
 	Limits Limits
 	// Commands are the programs that may be executed; nil: any.
@@ -208,6 +210,9 @@ func (r *Run) checkPlain() error {
 		return nil
 	}
 	err := r.Rules.CheckPlain()
+	if err == nil && r.UserNamespaces {
+		err = errors.New("--userns: no user namespace can be made inside the plain wall")
+	}
 	if err == nil && r.Wall.HostsGranted() && len(r.Rules.TCP) > 0 && r.Rules.NamesOn() {
 		err = errors.New("--read /etc/hosts takes the place of the file that endpoints have their names in, in the plain wall")
 	}
@@ -242,11 +247,15 @@ func (r *Run) startMessage(job *job, sandbox *process) *channel.Start {
 	start := &channel.Start{
 		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: r.Network,
 		Host: r.Host, Plain: r.plain != nil, Files: sandbox.files(), Commands: r.Commands,
-		Terminal: job.tty != nil && !r.NoTerminal, Ignored: job.ignored,
+		UserNamespaces: r.UserNamespaces,
+		Terminal:       job.tty != nil && !r.NoTerminal, Ignored: job.ignored,
 	}
 	start.Foreground = start.Terminal && job.takesTerminal(r.Stdin, r.Stdout)
 	for _, m := range r.Wall.Pinned() {
 		start.Mounts = append(start.Mounts, channel.Mount{Path: []byte(m.Path), Dev: m.Dev, Ino: m.Ino, Hidden: m.Hidden})
+	}
+	for _, path := range r.Wall.WritablePaths() {
+		start.Writable = append(start.Writable, []byte(path))
 	}
 	for _, arg := range r.Args {
 		start.Args = append(start.Args, []byte(arg))
@@ -363,6 +372,8 @@ func (r *Run) wait(job *job, sandbox *process, fromProxy, fromRelay chan any, st
 					return 0, &Error{code, errors.New(e.Failed.Why)}
 				case e.Executed != nil && !e.Executed.Refused:
 					r.Report.Learnt(string(e.Executed.Path))
+				case e.Executed != nil && e.Executed.Unseen != "":
+					r.Report.Refused(channel.Refused{Code: "command", What: "a program that was executed", Why: "it can't be looked at, which a list of programs needs (" + e.Executed.Unseen + ")"})
 				case e.Executed != nil:
 					why := "add it to [commands] allow"
 					if e.Executed.Loader {
@@ -377,6 +388,9 @@ func (r *Run) wait(job *job, sandbox *process, fromProxy, fromRelay chan any, st
 			case relayGone:
 				if killedBy != 0 {
 					return 128 + killedBy, nil
+				}
+				if r.started && r.Limits.Memory > 0 {
+					return 0, &Error{137, errors.New("the sandbox was ended as a whole, most likely because it took more memory than --memory allows")}
 				}
 				return 0, sandbox.broken(e.err)
 			}

@@ -44,6 +44,7 @@ type file struct {
 		Memory    *string  `toml:"memory"`
 		Processes *int     `toml:"processes"`
 		CPUs      *float64 `toml:"cpus"`
+		UserNS    bool     `toml:"userns"`
 	} `toml:"limits"`
 	Model struct {
 		Ports []int `toml:"ports"`
@@ -90,6 +91,7 @@ var Keys = []Key{
 	{"limits.memory", "text", "--memory", "memory, such as `512M` or `2G`"},
 	{"limits.processes", "number", "--processes", "processes and threads at a time"},
 	{"limits.cpus", "number", "--cpus", "processors, such as `1.5`"},
+	{"limits.userns", "true or false", "--userns", "whether it may make user namespaces, and chroot in them, for a browser's own sandbox"},
 	{"model.ports", "list of numbers", "", "model runtimes; not served yet"},
 	{"browser.allow", "list of hosts", "", "pages it may open; not served yet"},
 	{"tools.use", "list of names", "", "tools outside; not served yet"},
@@ -347,6 +349,7 @@ func (s *Spec) merge(f *file, folder string) error {
 		}
 		s.Limits.CPUs = *c
 	}
+	s.Limits.UserNS = s.Limits.UserNS || f.Limits.UserNS
 	if n := f.Network.Names; n != nil {
 		if s.Rules.Names != nil && *s.Rules.Names != *n {
 			return &keyError{"network.names", fmt.Errorf("it is %v here, and --names says %v: leave one out", *n, *s.Rules.Names)}

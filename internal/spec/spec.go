@@ -41,6 +41,8 @@ type Limits struct {
 	Memory    string
 	Processes int
 	CPUs      float64
+	// UserNS lets it make user namespaces.
+	UserNS bool
 }
 
 // The modes of the network.
@@ -73,6 +75,7 @@ func (s *Spec) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&s.Limits.Memory, "memory", "", "the `MEMORY` that all its processes may take together, such as 512M")
 	fs.IntVar(&s.Limits.Processes, "processes", 0, "the `NUMBER` of processes and threads that it may have at a time")
 	fs.Float64Var(&s.Limits.CPUs, "cpus", 0, "the `NUMBER` of processors that it may use, such as 1.5")
+	fs.BoolVar(&s.Limits.UserNS, "userns", false, "let it make user namespaces, and chroot in them, for a browser's own sandbox")
 	fs.StringVar(&s.Network, "network", "", "`MODE` of its network: proxy, none, or host for this machine's own (default: proxy if a host is listed, else none)")
 }
 

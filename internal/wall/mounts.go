@@ -88,6 +88,18 @@ func (ms *mounts) madeBelow(folder string) bool {
 	return false
 }
 
+// WritablePaths are where the sandbox may change something, by its mounts.
+func (w *Wall) WritablePaths() []string {
+	var paths []string
+	for _, m := range w.mounts.sorted() {
+		switch m.kind {
+		case readWrite, tmpfs, dev, proc:
+			paths = append(paths, m.dest)
+		}
+	}
+	return paths
+}
+
 // covering returns the entry that path lies in: the nearest at or above it.
 func (ms *mounts) covering(path string) (mount, bool) {
 	for at := path; ; at = filepath.Dir(at) {
