@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -85,6 +86,7 @@ type resolver struct {
 	list    *List
 	seen    map[[2]uint64]bool
 	loaders map[string]bool
+	block   [4096]byte
 }
 
 func (r *resolver) entry(entry string) error {
@@ -123,29 +125,53 @@ func (r *resolver) absolute(entry string) string {
 	return filepath.Clean(entry)
 }
 
-// real follows links, once and outside.
-func (r *resolver) real(path string) (string, unix.Stat_t, error) {
-	var st unix.Stat_t
-	real, err := filepath.EvalSymlinks(path)
-	if err == nil {
-		err = unix.Stat(real, &st)
+// found is a file or folder as it was opened.
+type found struct {
+	real string
+	st   unix.Stat_t
+	head []byte // the first block of what is a regular file, and can be read
+}
+
+// open follows links, once and outside. A list may have thousands of entries,
+// so each is opened once, and asked for all that matters. What head holds is
+// overwritten by the next.
+func (r *resolver) open(path string) (found, error) {
+	var f found
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	readable := err == nil
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENXIO) {
+		// It may be executed and not read, or is a socket.
+		fd, err = unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	}
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return "", st, errors.New("there is no such file: leave it out, or correct it")
-	case errors.Is(err, unix.ELOOP), err != nil && strings.Contains(err.Error(), "too many links"):
-		return "", st, errors.New("its links lead in a circle")
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return f, errors.New("there is no such file: leave it out, or correct it")
+	case errors.Is(err, unix.ELOOP):
+		return f, errors.New("its links lead in a circle")
 	case err != nil:
-		return "", st, err
+		return f, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	return real, st, nil
+	defer unix.Close(fd)
+	if err := unix.Fstat(fd, &f.st); err != nil {
+		return f, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if f.real, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil {
+		return f, err
+	}
+	if readable && f.st.Mode&unix.S_IFMT == unix.S_IFREG {
+		if n, err := unix.Pread(fd, r.block[:], 0); err == nil {
+			f.head = r.block[:n]
+		}
+	}
+	return f, nil
 }
 
 func (r *resolver) folder(path string) error {
-	real, st, err := r.real(path)
+	f, err := r.open(path)
 	if err != nil {
 		return err
 	}
+	real, st := f.real, f.st
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return errors.New("it is no folder: leave the / out")
 	}
@@ -160,10 +186,11 @@ func (r *resolver) folder(path string) error {
 }
 
 func (r *resolver) file(entry, path string) error {
-	real, st, err := r.real(path)
+	f, err := r.open(path)
 	if err != nil {
 		return err
 	}
+	real, st := f.real, f.st
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 	case unix.S_IFDIR:
@@ -181,7 +208,7 @@ func (r *resolver) file(entry, path string) error {
 		if base := filepath.Base(real); multiCall[base] && filepath.Base(path) != base {
 			r.list.Notes = append(r.list.Notes, fmt.Sprintf("the entry %s opens all of %s, which is one program with many names", entry, real))
 		}
-		if loader := interpreterOf(real); loader != "" {
+		if loader := interpreter(f.head); loader != "" {
 			r.loader(loader)
 		}
 	}
@@ -221,7 +248,8 @@ func (r *resolver) loader(path string) {
 		return
 	}
 	r.loaders[path] = true
-	real, st, err := r.real(path)
+	f, err := r.open(path)
+	real, st := f.real, f.st
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || !r.Visible(real) || r.Writable(real) != "" {
 		return
 	}

@@ -446,7 +446,7 @@ func errPath(err error) string {
 
 // within reports whether path is folder or below it. Both are clean.
 func within(path, folder string) bool {
-	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")
+	return folder == "/" || strings.HasPrefix(path, folder) && (len(path) == len(folder) || path[len(folder)] == '/')
 }
 
 // dropCovered takes out the empty home where a grant of a folder above shows
