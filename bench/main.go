@@ -150,7 +150,7 @@ func timed(name string, args ...string) func() (float64, error) {
 
 // start measures the start and the end of a run against bwrap alone.
 func (b *bench) start() error {
-	bwrap, err := bwrapAlone()
+	bwrap, err := bwrapAlone(nil)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (b *bench) start() error {
 		}
 		b.rows = append(b.rows, row{test.what, fmt.Sprintf("%.1f ms", lnk), fmt.Sprintf("bwrap alone %.1f ms", base), fmt.Sprintf("%.2f ×", ratio), test.reach})
 	}
-	if err := b.startPlain(bwrap); err != nil {
+	if err := b.startPlain(); err != nil {
 		return err
 	}
 	out, err := testnet.Command(testnet.Lnk, "sandbox", "run", "--verbose", "--internet-host", "x.test", "--", "true").CombinedOutput()
@@ -185,12 +185,17 @@ func (b *bench) start() error {
 	return nil
 }
 
+const bwrapPath = "/usr/bin/bwrap"
+
 // bwrapAlone runs true in bwrap with the very arguments that lnk gives it: the
 // same namespaces and file system, without relay, nested namespace and runner.
-func bwrapAlone() (func() (float64, error), error) {
+func bwrapAlone(change func([]string) []string) (func() (float64, error), error) {
 	args, err := bwrapArgs()
 	if err != nil {
 		return nil, err
+	}
+	if change != nil {
+		args = change(args)
 	}
 	const firstExtra = 3
 	var contents []string
@@ -203,7 +208,7 @@ func bwrapAlone() (func() (float64, error), error) {
 	}
 	args[len(args)-1] = "/usr/bin/true"
 	return func() (float64, error) {
-		cmd := testnet.Command("/usr/bin/bwrap", args...)
+		cmd := testnet.Command(bwrapPath, args...)
 		for _, path := range contents {
 			file, err := os.Open(path)
 			if err != nil {

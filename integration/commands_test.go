@@ -274,3 +274,73 @@ if __name__ == "__main__":
 		lnk(t, append(append([]string{"sandbox", "run"}, only("busybox")...), "--", "busybox", "sh", "-c", "echo $((1+1)); id -u; /usr/bin/id")...).exits(126).says("refused /usr/bin/id")
 	})
 }
+
+// CMD2: a program whose loader lies in a store of its own, as Nix has it, under a learned list.
+func TestCMD2_StorePath(t *testing.T) {
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("gcc is missing")
+	}
+	loaders, _ := filepath.Glob("/lib64/ld-linux*.so.*")
+	if len(loaders) == 0 {
+		loaders, _ = filepath.Glob("/lib/ld-linux*.so.*")
+	}
+	const store = "/srv/store/0hash-hello"
+	userFolder(t, store+"/bin")
+	defer os.RemoveAll("/srv/store")
+	loader, err := os.ReadFile(loaders[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.WriteFile(store+"/ld.so", loader, 0o755)
+	source := userFile(t, "hello.c", "#include <stdio.h>\nint main(void) { puts(\"stored\"); return 0; }\n", 0o644)
+	if out, err := exec.Command(gcc, "-o", store+"/bin/hello", "-Wl,--dynamic-linker="+store+"/ld.so", source).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	learned := lnk(t, "sandbox", "learn", "--read", "/srv/store", "--", "sh", "-c", store+"/bin/hello").exits(0)
+	if !strings.Contains(learned.stdout, store+"/bin/hello") || strings.Contains(learned.stdout, "ld.so") {
+		t.Errorf("learnt %s", learned.stdout)
+	}
+	spec := userFile(t, "store.toml", strings.TrimPrefix(learned.stdout, "stored\n"), 0o644)
+	lnk(t, "sandbox", "run", "--spec", spec, "--read", "/srv/store", "--", "sh", "-c", store+"/bin/hello; "+store+"/ld.so /usr/bin/id").exits(126).prints("stored\n").says("ld.so", "starts any program")
+	lnk(t, "sandbox", "run", "--read", "/srv/store", "--command", store+"/bin/", "--command", "sh", "--", "sh", "-c", store+"/bin/hello").exits(0).prints("stored\n")
+}
+
+// RUN2: runtimes, compilers and debuggers under the list of system calls, and
+// under a list of programs.
+func TestRUN2_Runtimes(t *testing.T) {
+	work := userFolder(t, "runtimes")
+	defer os.RemoveAll(work)
+	userFile(t, "runtimes/Hello.java", "public class Hello { public static void main(String[] a) throws Exception { Thread t = new Thread(() -> System.out.println(\"java\")); t.start(); t.join(); } }\n", 0o644)
+	userFile(t, "runtimes/hello.rs", "fn main() { std::thread::spawn(|| println!(\"rust\")).join().unwrap(); }\n", 0o644)
+	userFile(t, "runtimes/hello.go", "package main\nfunc main() { c := make(chan bool); go func() { println(\"go\"); c <- true }(); <-c }\n", 0o644)
+	userFile(t, "runtimes/page.html", "<title>x</title><p id=p></p><script>document.getElementById('p').textContent = 6 * 7</script>\n", 0o644)
+	for _, test := range []struct {
+		name, needs, script, want string
+		flags                     []string
+	}{
+		{"node", "node", `node -e 'const {Worker} = require("worker_threads"); new Worker("console.log(\"node\")", {eval: true})'`, "node\n", nil},
+		{"java", "javac", "javac -d /tmp Hello.java && java -cp /tmp Hello", "java\n", nil},
+		{"rust", "rustc", "rustc -o /tmp/hello hello.rs && /tmp/hello", "rust\n", nil},
+		{"go", "/usr/local/go/bin/go", "GOCACHE=/tmp/c GOFLAGS=-mod=mod GO111MODULE=off /usr/local/go/bin/go run hello.go 2>&1", "go\n", nil},
+		{"gdb", "gdb", "gdb -q -batch -ex run -ex 'info inferiors' /usr/bin/true 2>/dev/null | grep -c 'exited normally'", "1\n", nil},
+		{"strace", "strace", "strace -f -e trace=none sh -c 'true; true' 2>&1 | grep -c 'exited with 0'", "1\n", nil},
+		{"chromium, with its own sandbox", "chromium", "chromium --headless --disable-gpu --user-data-dir=/tmp/c --dump-dom file://$PWD/page.html 2>/dev/null | grep -c '>42<'", "1\n", []string{"--userns"}},
+		{"chromium, without", "chromium", "chromium --headless --no-sandbox --disable-gpu --user-data-dir=/tmp/c --dump-dom file://$PWD/page.html 2>/dev/null | grep -c '>42<'", "1\n", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := exec.LookPath(test.needs); err != nil {
+				t.Skipf("%s is missing", test.needs)
+			}
+			if len(test.flags) > 0 {
+				needsFull(t)
+			}
+			flags := append([]string{"--write", work}, test.flags...)
+			sandbox(t, flags, "cd ~/runtimes && "+test.script).exits(0).prints(test.want)
+			if strings.HasPrefix(test.name, "chromium") || test.name == "go" {
+				return // their helpers are many; go run executes what it has built
+			}
+			sandbox(t, append(flags, only("/usr/")...), "cd ~/runtimes && "+strings.ReplaceAll(test.script, "&& /tmp/hello", "&& echo rust")).prints(test.want)
+		})
+	}
+}
