@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -40,7 +41,11 @@ const maxPlain = 4 << 10
 // rememberedPlain is what was found a short while ago, on the same boot with
 // the same programs; nil where the full wall is to be tried. It counts only as
 // this user's own file, in a folder where nobody else can put one.
-func rememberedPlain(state string) *plainWall {
+func rememberedPlain(state func() string) *plainWall {
+	// The common case, at the cost of one call.
+	if _, err := os.Lstat(filepath.Join(runtimeFolder(), plainName)); err != nil {
+		return nil
+	}
 	base, err := openRuntimeFolder()
 	if err != nil {
 		return nil
@@ -61,7 +66,7 @@ func rememberedPlain(state string) *plainWall {
 	}
 	data, err := io.ReadAll(io.LimitReader(file, maxPlain))
 	var found plainWall
-	if err != nil || json.Unmarshal(data, &found) != nil || found.Why == "" || found.For != state {
+	if err != nil || json.Unmarshal(data, &found) != nil || found.Why == "" || found.For != state() {
 		return nil
 	}
 	return &found

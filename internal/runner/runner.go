@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -112,7 +113,8 @@ func (r *Run) Run() (code int, err error) {
 			return 0, refused("descriptor %d is a folder, from which all of the machine's files could be reached: redirect it elsewhere", n)
 		}
 	}
-	state := machineState(r.Bwrap)
+	// As it is now, whenever it is needed: a start in the full wall doesn't.
+	state := sync.OnceValue(func() string { return machineState(r.Bwrap) })
 	if !r.Try {
 		// What would be refused by what was found before is tried anew.
 		if r.plain = rememberedPlain(state); r.checkPlain() != nil {
@@ -169,7 +171,7 @@ func (r *Run) Run() (code int, err error) {
 		if r.endedBy != 0 {
 			return 128 + r.endedBy, nil
 		}
-		r.plain = &plainWall{Why: missing.why, For: state}
+		r.plain = &plainWall{Why: missing.why, For: state()}
 		if err := r.checkPlain(); err != nil {
 			return 0, err
 		}
