@@ -267,6 +267,36 @@ if __name__ == "__main__":
 		}
 		sandbox(t, only("sh", "node"), node+` -e 'const c = require("child_process"); console.log(String(c.execSync("echo hi")).trim()); try { c.execFileSync("/usr/bin/id", {stdio: "ignore"}) } catch (e) { console.log(e.code) }'`).exits(0).prints("hi\nEACCES\n")
 	})
+	t.Run("npm test of a package with a native addon", func(t *testing.T) {
+		headers, err := filepath.Abs(".node/node_modules/node-api-headers/include")
+		if err != nil {
+			t.Fatal(err)
+		}
+		npm, npmErr := exec.LookPath("npm")
+		if _, err := os.Stat(headers); err != nil || npmErr != nil {
+			t.Skip("npm, or its node-api-headers, is missing: integration/install.sh")
+		}
+		if real, _ := filepath.EvalSymlinks(npm); !strings.HasPrefix(real, "/usr/") {
+			t.Skip("npm is no system program here")
+		}
+		if out, err := exec.Command("cp", "-r", headers, userFolder(t, "listed/addon")+"/include").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		userFile(t, "listed/addon/addon.c", `#include <node_api.h>
+static napi_value answer(napi_env env, napi_callback_info info) { napi_value v; napi_create_int32(env, 42, &v); return v; }
+static napi_value init(napi_env env, napi_value exports) { napi_value f; napi_create_function(env, 0, 0, answer, 0, &f); return f; }
+NAPI_MODULE(addon, init)
+`, 0o644)
+		userFile(t, "listed/addon/package.json", `{"name": "addon", "version": "1.0.0", "scripts": {"test": "gcc -shared -fPIC -Iinclude -o addon.node addon.c && node test.js"}}`+"\n", 0o644)
+		userFile(t, "listed/addon/test.js", "console.log('answer', require('./addon.node')())\n", 0o644)
+		os.Chmod(work+"/addon", 0o777)
+		in := []string{"--write", work + "/addon", "--"}
+		learned := lnk(t, append(append([]string{"sandbox", "learn"}, in...), "sh", "-c", "cd "+work+"/addon && npm test --silent")...).exits(0)
+		text, _ := strings.CutPrefix(learned.stdout, "answer 42\n")
+		spec := userFile(t, "addon.toml", text, 0o644)
+		os.Remove(work + "/addon/addon.node")
+		lnk(t, append(append([]string{"sandbox", "run", "--spec", spec}, in...), "sh", "-c", "cd "+work+"/addon && npm test --silent && id")...).exits(126).prints("answer 42\n").says("refused /usr/bin/id")
+	})
 	t.Run("busybox shell", func(t *testing.T) {
 		if _, err := exec.LookPath("busybox"); err != nil {
 			t.Skip("busybox is missing")

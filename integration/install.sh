@@ -24,18 +24,18 @@ if [[ ${1:-all} != run ]]; then
   /usr/bin/python3 -c 'import requests, httpx, aiohttp' 2>/dev/null || missing+=(python3-requests python3-httpx python3-aiohttp)
 fi
 
-driver() { # a database's driver, for the tests of its look-ups
+packages() { # a database's driver, and what native addons are built with
   [[ ${1:-all} != run ]] && command -v npm >/dev/null || return 0
   local folder
   folder=$(dirname "$0")/.node
-  [[ -d $folder/node_modules/mongodb ]] && return 0
+  [[ -d $folder/node_modules/mongodb && -d $folder/node_modules/node-api-headers ]] && return 0
   mkdir -p "$folder"
-  npm install --silent --no-audit --no-fund --no-save --no-package-lock --prefix "$folder" mongodb@6 >/dev/null ||
-    echo "install.sh: npm can't fetch mongodb: its test is skipped" >&2
+  npm install --silent --no-audit --no-fund --no-save --no-package-lock --prefix "$folder" mongodb@6 node-api-headers@1 >/dev/null ||
+    echo "install.sh: npm can't fetch mongodb and node-api-headers: their tests are skipped" >&2
 }
 
 if [[ ${#missing[@]} -eq 0 ]]; then
-  driver "$@"
+  packages "$@"
   exit 0
 fi
 
@@ -54,4 +54,4 @@ else
   echo "install.sh: neither apt-get nor dnf: install ${missing[*]}, and try again." >&2
   exit 1
 fi
-driver "$@"
+packages "$@"

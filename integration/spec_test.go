@@ -269,7 +269,7 @@ func TestExplain(t *testing.T) {
 	spec := userFile(t, "explained/app.toml", "read = [\"data\"]\n[internet]\nallow = [\"*.ok.test\", \"db.test\"]\ntcp = [\"db.test:5432\"]\n[commands]\nallow = [\"sh\"]\n", 0o644)
 	for what, want := range map[string]string{
 		"a.ok.test": "0 a.ok.test:443: reached, by [internet] allow \"*.ok.test\"", "ok.test": "1 ok.test:443: refused (host): add it to [internet] allow (--internet-host ok.test)",
-		"db.test:5432": "0 db.test:5432: reached, by [internet] allow \"db.test\" and [internet] tcp \"db.test:5432\"", "db.test:22": "1 db.test:22: refused (port)",
+		"db.test:5432": "0 db.test:5432: reached, by [internet] allow \"db.test\" (" + spec + ": line 3) and [internet] tcp \"db.test:5432\" (" + spec + ": line 4)", "db.test:22": "1 db.test:22: refused (port)",
 		"127.0.0.1:80": "1 127.0.0.1:80: refused (this-machine)", "sh": "0 /usr/bin/sh: runs, by [commands] allow", "id": "1 refused: /usr/bin/id isn't on the list",
 		dir + "/data": "0 " + dir + "/data: read, by the grant of", "~/.ssh": "1", "/usr/bin/id": "1 /usr/bin/id: read, as the system's folders are\nrefused: /usr/bin/id",
 	} {

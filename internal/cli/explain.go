@@ -182,9 +182,27 @@ func (p *planned) explainHost(out io.Writer, what string) bool {
 			continue
 		}
 		allowed = true
-		fmt.Fprintf(out, "%s: reached, by %s\n", target, p.rules.By(target))
+		fmt.Fprintf(out, "%s: reached, by %s\n", target, p.located(p.rules.By(target)))
 	}
 	return allowed
+}
+
+// located adds the lines of the spec to the entries that it has.
+func (p *planned) located(entries []reach.Entry) string {
+	data, err := os.ReadFile(p.spec.Spec)
+	lines := strings.Split(string(data), "\n")
+	var texts []string
+	for _, e := range entries {
+		text := fmt.Sprintf("%s %q", e.Key, e.Text)
+		for n, line := range lines {
+			if err == nil && (strings.Contains(line, `"`+e.Text+`"`) || strings.Contains(line, "'"+e.Text+"'")) {
+				text += fmt.Sprintf(" (%s: line %d)", p.spec.Spec, n+1)
+				break
+			}
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, " and ")
 }
 
 func (p *planned) explainPath(out io.Writer, what string) bool {

@@ -3,8 +3,6 @@ package reach
 import (
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // Listed is what the lists say of a name, whatever port is asked for. The
@@ -152,23 +150,31 @@ func (r *Rules) WhyUnlisted(h Host) string {
 	}
 }
 
-// By names the entries that list an allowed target.
-func (r *Rules) By(t Target) string {
-	var by []string
+// Entry is one entry of a list.
+type Entry struct {
+	// Key is the list's, as in a spec: "[internet] allow".
+	Key string
+	// Text is the entry in its canonical form.
+	Text string
+}
+
+// By are the entries that list an allowed target.
+func (r *Rules) By(t Target) []Entry {
+	var by []Entry
 	for _, p := range r.internet {
 		if p.Matches(t.Host) {
-			by = append(by, "[internet] allow "+strconv.Quote(p.String()))
+			by = append(by, Entry{"[internet] allow", p.String()})
 		}
 	}
 	for _, e := range r.tcp {
 		if e.Port == t.Port && e.Pattern.Matches(t.Host) {
-			by = append(by, "[internet] tcp "+strconv.Quote(e.String()))
+			by = append(by, Entry{"[internet] tcp", e.String()})
 		}
 	}
 	for _, l := range r.lan {
 		if l.name != "" && l.name == t.Host.Name || t.Host.Name == "" && l.coversAddr(t.Host.Addr) || l.any && localName(t.Host.Name) {
-			by = append(by, "[lan] allow "+strconv.Quote(l.String()))
+			by = append(by, Entry{"[lan] allow", l.String()})
 		}
 	}
-	return strings.Join(by, " and ")
+	return by
 }
