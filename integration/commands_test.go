@@ -366,6 +366,9 @@ func TestRUN2_Runtimes(t *testing.T) {
 				needsFull(t)
 			}
 			flags := append([]string{"--write", work}, test.flags...)
+			if _, err := os.Stat("/etc/chromium.d"); err == nil && test.needs == "chromium" {
+				flags = append(flags, "--read", "/etc/chromium.d")
+			}
 			sandbox(t, flags, "cd ~/runtimes && "+test.script).exits(0).prints(test.want)
 			if strings.HasPrefix(test.name, "chromium") || test.name == "go" {
 				return // their helpers are many; go run executes what it has built
