@@ -45,8 +45,16 @@ func inNamespace(t *testing.T, list []wanted) (servers, clients map[int]int) {
 	servers, clients = make(map[int]int), make(map[int]int)
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and ends with its goroutine
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		failed <- func() error {
+			// The thread comes back: were it ended, so would be what it has started.
+			own, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(own)
+			defer unix.Setns(own, unix.CLONE_NEWNET)
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 				return err
 			}

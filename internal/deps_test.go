@@ -17,7 +17,7 @@ const module = "link.internal/lnk/"
 var mayImport = map[string][]string{
 	"internal/reach":       {},
 	"internal/bind":        {"reach"},
-	"internal/control":     {"peercred"},
+	"internal/control":     {"bind", "peercred"},
 	"internal/channel":     {"bind"},
 	"internal/spec":        {"bind", "wall"},
 	"internal/handoff":     {},
@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"internal/names":       {"reach"},
 	"internal/wire":        {},
 	"internal/clienthello": {},
-	"internal/proxy":       {"clienthello", "confine", "reach", "bind", "channel", "control", "handoff", "egress", "names", "wire"},
+	"internal/proxy":       {"clienthello", "confine", "reach", "bind", "channel", "control", "handoff", "egress", "names", "peercred", "wire"},
 	"internal/confine":     {},
 	"internal/relay":       {"channel", "commands", "handoff", "confine"},
 	"internal/commands":    {},

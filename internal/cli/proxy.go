@@ -14,7 +14,8 @@ func newProxy() *cobra.Command {
 		Short: "run the filtering proxy alone, for any other sandbox or machine",
 		Example: `  lnk sandbox proxy --listen 8888 --internet-host example.com
   mkdir -m 700 ~/sockets
-  lnk sandbox proxy --dir ~/sockets --internet-host example.com`,
+  lnk sandbox proxy --dir ~/sockets --internet-host example.com
+  lnk sandbox proxy --blank --control ~/control.sock --dir ~/sockets --hold`,
 		// The flags are link-sandbox-proxy's own, and so is the process.
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -108,7 +108,7 @@ func (r *report) Done(summary *channel.Summary) {
 	if summary.More > 0 {
 		r.say(fmt.Sprintf("and %d more", summary.More))
 	}
-	r.say(fmt.Sprintf("%s sent, %s received", bytes(summary.Up), bytes(summary.Down)))
+	r.say(fmt.Sprintf("%s sent, %s received", amount(summary.Up), amount(summary.Down)))
 }
 
 // say prints a line, or holds it while the program has the terminal in raw
@@ -151,7 +151,7 @@ func printable(text string) string {
 	return strconv.Quote(text)
 }
 
-func bytes(n int64) string {
+func amount(n int64) string {
 	switch {
 	case n >= 1<<30:
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))

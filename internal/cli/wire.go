@@ -79,7 +79,7 @@ func printRuns(w io.Writer, rows []listed) error {
 		state, reached, refused, up, down := "none", "", "", "", ""
 		if s := row.Wire; s != nil {
 			state = s.State
-			reached, refused, up, down = fmt.Sprint(s.Reached), fmt.Sprint(s.Refused), bytes(s.Up), bytes(s.Down)
+			reached, refused, up, down = fmt.Sprint(s.Reached), fmt.Sprint(s.Refused), amount(s.Up), amount(s.Down)
 		}
 		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", row.Run[:min(shownID, len(row.Run))], row.PID,
 			row.Started.Local().Format("15:04:05"), state, reached, refused, up, down, clipped(strings.Join(row.Program, " ")))
@@ -245,6 +245,6 @@ func (p *logPrinter) print(r wire.Record) error {
 		status = fmt.Sprint(r.Status)
 	}
 	_, err := fmt.Fprintf(p.out, format, r.Time.Local().Format("15:04:05.000"), printable(string(r.Verdict)), printable(r.Reason),
-		clipped(r.Method), status, bytes(r.Up), bytes(r.Down), fmt.Sprint(r.MS), printable(target))
+		clipped(r.Method), status, amount(r.Up), amount(r.Down), fmt.Sprint(r.MS), printable(target))
 	return err
 }

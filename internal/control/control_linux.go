@@ -1,8 +1,13 @@
 // Package control is the control socket of a proxy, both ends.
 //
 // It takes one JSON object a line, and answers each with one line: what was
-// asked for, or {"error":"…"}. It serves its own user alone: its mode is 0600,
-// and every connection's peer is asked for besides.
+// asked for, or {"error":"…"}. It serves its own user, and one other if that
+// is named: its mode is 0600, with an ACL entry for that other alone, and
+// every connection's peer is asked for besides.
+//
+// A blank proxy is bound by its first good line (ParseBind), which is answered
+// with {}. What doesn't hold binds nothing, and another may follow. From then
+// on, and for a proxy that has its rules from the start, it takes:
 //
 //	{"do":"status"}   how the wire stands, and what it has seen
 //	{"do":"pause"}    refuse new calls, let open ones stand still
@@ -19,6 +24,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,16 +68,27 @@ type Wire interface {
 }
 
 const (
-	maxLine      = 64 << 10
+	maxLine      = MaxBind + 1
 	controlIdle  = time.Minute
 	controlLimit = 10 * time.Second
 	// acceptBackoff is how long to wait for descriptors to come free.
 	acceptBackoff = 50 * time.Millisecond
 )
 
-// Serve answers on a control socket until it is closed, and then waits
-// for those it is answering.
-func Serve(l *net.UnixListener, wire Wire) {
+// Server answers on a control socket.
+type Server struct {
+	// Wire returns what is controlled, nil as long as there is none.
+	Wire func() Wire
+	// Bind makes a blank proxy somebody's. It is called for a line that comes
+	// while there is no wire, and must itself see to it that one wins.
+	Bind func(line []byte) error
+	// UIDs are the users who are served.
+	UIDs []int
+}
+
+// Serve answers until the socket is closed, and then waits for those it is
+// answering.
+func (s Server) Serve(l *net.UnixListener) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
@@ -86,30 +103,53 @@ func Serve(l *net.UnixListener, wire Wire) {
 		}
 		wg.Go(func() {
 			defer conn.Close()
-			if uid, err := peercred.UID(conn); err != nil || uid != os.Geteuid() {
+			if uid, err := peercred.UID(conn); err != nil || !slices.Contains(s.UIDs, uid) {
 				return
 			}
-			serve(conn, wire)
+			s.serve(conn)
 		})
 	}
 }
 
-func serve(conn net.Conn, wire Wire) {
+func (s Server) serve(conn net.Conn) {
 	lines := bufio.NewScanner(conn)
 	lines.Buffer(make([]byte, 0, 1024), maxLine)
 	for {
 		conn.SetDeadline(time.Now().Add(controlIdle))
 		if !lines.Scan() {
+			if errors.Is(lines.Err(), bufio.ErrTooLong) {
+				reply(conn, answerError{fmt.Sprintf("the line has more than %d bytes", MaxBind)})
+			}
 			return
 		}
-		line, err := json.Marshal(carryOut(lines.Bytes(), wire))
-		if err != nil {
-			return
+		var what any
+		if wire := s.Wire(); wire != nil {
+			what = carryOut(lines.Bytes(), wire)
+		} else if err := s.Bind(lines.Bytes()); err != nil {
+			what = answerError{err.Error()}
+		} else {
+			what = struct{}{}
 		}
-		if _, err := conn.Write(append(line, '\n')); err != nil {
+		// It may have been a bind, with secrets in it.
+		clear(lines.Bytes())
+		if reply(conn, what) != nil {
 			return
 		}
 	}
+}
+
+// answerError is an answer that is nothing else.
+type answerError struct {
+	Error string `json:"error"`
+}
+
+func reply(conn net.Conn, what any) error {
+	line, err := json.Marshal(what)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write(append(line, '\n'))
+	return err
 }
 
 func carryOut(line []byte, wire Wire) answer {
@@ -160,4 +200,28 @@ func Ask(ctx context.Context, path, do string) (Status, error) {
 		return Status{}, errors.New(got.Error)
 	}
 	return got.Status, nil
+}
+
+// SendBind sends a line to the control socket of a blank proxy, which owner, or
+// this user, must serve. What the proxy refuses is an error in its own words.
+func SendBind(ctx context.Context, path string, data []byte, owners ...int) error {
+	ctx, cancel := context.WithTimeout(ctx, controlLimit)
+	defer cancel()
+	conn, err := peercred.DialOwned(ctx, path, owners...)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(controlLimit))
+	if _, err := conn.Write(append(slices.Clone(data), '\n')); err != nil {
+		return fmt.Errorf("the control socket: %w", err)
+	}
+	var got answerError
+	if err := json.NewDecoder(io.LimitReader(conn, maxLine)).Decode(&got); err != nil {
+		return fmt.Errorf("the control socket: it answered nothing: is this user its own, or its binder? (%w)", err)
+	}
+	if got.Error != "" {
+		return errors.New(got.Error)
+	}
+	return nil
 }

@@ -5,9 +5,12 @@ package peercred
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -78,4 +81,71 @@ func DialOwned(ctx context.Context, path string, owners ...int) (*net.UnixConn, 
 		return nil, fmt.Errorf("the socket %s: %w", path, err)
 	}
 	return unixConn, nil
+}
+
+// ListenPrivate makes a stream socket in the folder that dirFD is open on,
+// open to this user alone, and to one other by an ACL entry if other isn't
+// negative. Under its name it is there only when it listens, and with its
+// rights as they are to be; a name that is taken is an error (EEXIST).
+func ListenPrivate(dirFD int, name string, other int) (*net.UnixListener, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("making a socket: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close() // the listener has a descriptor of its own
+	// The mode that the socket's file gets (unix(7)), before there is one.
+	if err := unix.Fchmod(fd, 0o600); err != nil {
+		return nil, fmt.Errorf("making a socket: %w", err)
+	}
+	temporary := "." + rand.Text()
+	at := fmt.Sprintf("/proc/self/fd/%d/%s", dirFD, temporary)
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: at}); err != nil {
+		return nil, fmt.Errorf("making a socket: %w", err)
+	}
+	fail := func(err error) (*net.UnixListener, error) {
+		unix.Unlinkat(dirFD, temporary, 0)
+		return nil, err
+	}
+	if other >= 0 {
+		if err := unix.Setxattr(at, "system.posix_acl_access", accessACL(uint32(other)), 0); errors.Is(err, unix.EOPNOTSUPP) {
+			return fail(errors.New("the file system has no access control lists, by which the binder is let in: put the socket on another"))
+		} else if err != nil {
+			return fail(fmt.Errorf("letting uid %d in: %w", other, err))
+		}
+	}
+	if err := unix.Listen(fd, 128); err != nil {
+		return fail(fmt.Errorf("making a socket: %w", err))
+	}
+	if err := unix.Renameat2(dirFD, temporary, dirFD, name, unix.RENAME_NOREPLACE); err != nil {
+		return fail(err)
+	}
+	l, err := net.FileListener(file)
+	if err != nil {
+		unix.Unlinkat(dirFD, name, 0)
+		return nil, fmt.Errorf("making a socket: %w", err)
+	}
+	return l.(*net.UnixListener), nil
+}
+
+// accessACL is a POSIX access ACL for the file's own user and one other (acl(5);
+// its form is the kernel's, linux/posix_acl_xattr.h).
+func accessACL(uid uint32) []byte {
+	const (
+		version            = 2
+		readWrite          = 6
+		userObj, user      = 0x01, 0x02
+		groupObj, mask, no = 0x04, 0x10, 0x20
+		undefined          = 0xffffffff
+	)
+	acl := binary.LittleEndian.AppendUint32(nil, version)
+	for _, entry := range []struct {
+		tag, rights uint16
+		id          uint32
+	}{{userObj, readWrite, undefined}, {user, readWrite, uid}, {groupObj, 0, undefined}, {mask, readWrite, undefined}, {no, 0, undefined}} {
+		acl = binary.LittleEndian.AppendUint16(acl, entry.tag)
+		acl = binary.LittleEndian.AppendUint16(acl, entry.rights)
+		acl = binary.LittleEndian.AppendUint32(acl, entry.id)
+	}
+	return acl
 }

@@ -23,10 +23,10 @@ func readable() []string {
 	return folders
 }
 
-// confineSelf gives up the user's files, but the folders of its sockets and
-// of its log, and the system calls that it has no use for. A proxy that was
-// taken over then holds what it was told, and the network.
-func confineSelf(at Places, wire string) error {
+// giveUpFiles gives up the user's files, but the folders of its sockets and of
+// its log, and giveUpCalls the system calls that it has no use for. A proxy
+// that was taken over then holds what it was told, and the network.
+func giveUpFiles(at Places, wire string) error {
 	var folders []string
 	for _, folder := range []string{at.Dir, folderOf(at.Control), folderOf(wire)} {
 		if folder != "" {
@@ -36,6 +36,10 @@ func confineSelf(at Places, wire string) error {
 	if err := restrictFiles(readable(), folders); err != nil {
 		return fmt.Errorf("giving up the user's files: %w", err)
 	}
+	return nil
+}
+
+func giveUpCalls() error {
 	if err := confine.Self(); err != nil {
 		return fmt.Errorf("giving up system calls: %w", err)
 	}

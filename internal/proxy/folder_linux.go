@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"link.internal/lnk/internal/handoff"
+	"link.internal/lnk/internal/peercred"
 )
 
 // OutSocket is the name in the socket folder of the socket that takes HTTP
@@ -68,21 +69,39 @@ func (f *folder) listen() (out, local *net.UnixListener, err error) {
 	return out, local, nil
 }
 
-// listenControl makes the control socket, through the folder that it is in,
-// which is closed after it.
-func listenControl(path string) (*net.UnixListener, *folder, error) {
-	dir := filepath.Dir(path)
+// controlSocket is the control socket, and the folder that it is in.
+type controlSocket struct {
+	*net.UnixListener
+	folder *folder
+	name   string
+}
+
+// Close ends it, and takes its name away.
+func (c *controlSocket) Close() error {
+	err := c.UnixListener.Close()
+	unix.Unlinkat(int(c.folder.file.Fd()), c.name, 0)
+	c.folder.Close()
+	return err
+}
+
+// listenControl makes the control socket. binder is the user beside this one
+// who is let in; negative: none.
+func listenControl(path string, binder int) (*controlSocket, error) {
+	dir, name := filepath.Dir(path), filepath.Base(path)
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("the control socket's folder %s: %w", dir, err)
+		return nil, fmt.Errorf("the control socket's folder %s: %w", dir, err)
 	}
 	f := &folder{os.NewFile(uintptr(fd), dir)}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: f.at(filepath.Base(path))})
-	if err != nil {
-		f.Close()
-		return nil, nil, f.taken(filepath.Base(path), err)
+	l, err := peercred.ListenPrivate(fd, name, binder)
+	if errors.Is(err, unix.EEXIST) {
+		err = unix.EADDRINUSE
 	}
-	return l, f, nil
+	if err != nil {
+		defer f.Close()
+		return nil, f.taken(name, err)
+	}
+	return &controlSocket{l, f, name}, nil
 }
 
 // taken says what to do where a socket is there already. It is never removed

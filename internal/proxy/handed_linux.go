@@ -68,6 +68,15 @@ func (p *Proxy) serveRelay(ctx context.Context, conn *net.UnixConn) error {
 	defer cancel()
 	g := &ground{proxy: p, ctx: ctx, relay: relay, asked: make(map[int]*opening), byAddr: make(map[netip.AddrPort]*opening)}
 	defer g.close()
+	// Known before it looks for a service, so that a bind is never missed.
+	p.mu.Lock()
+	p.grounds[g] = struct{}{}
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.grounds, g)
+		p.mu.Unlock()
+	}()
 	if err := g.start(p.service.Load()); err != nil {
 		return err
 	}
@@ -80,6 +89,7 @@ type ground struct {
 	proxy *Proxy
 	ctx   context.Context // ends with the relay
 	relay *handoff.ProxyEnd
+	once  sync.Once // for all that a service brings
 
 	mu     sync.Mutex
 	lastID int
@@ -101,13 +111,34 @@ type opening struct {
 	err   error // once done is closed
 }
 
-// start asks for the listeners that every sandbox has, and for those of the
-// endpoints that are listed by themselves. In the plain wall there is no port
-// under 1024: no DNS, and no web by name; the sandbox has the endpoints' names
-// in its hosts file.
+// start asks for the way to the proxy, which every sandbox has, and for what
+// its service brings, if it has one yet.
 func (g *ground) start(service *Service) error {
 	wanted := []*opening{{Listener: handoff.Listener{Network: "tcp", Address: proxyAddress}, serve: g.serveHTTP}}
-	if service != nil && g.relay.Plain {
+	if service != nil {
+		g.once.Do(func() { wanted = append(wanted, g.brought(service)...) })
+	}
+	return g.askFirst(wanted)
+}
+
+// bound asks for what a service brings that came after the relay.
+func (g *ground) bound(service *Service) {
+	g.once.Do(func() {
+		if err := g.askFirst(g.brought(service)); err != nil {
+			g.proxy.tellFailed(err)
+		}
+	})
+}
+
+// brought are the listeners of DNS, of the web by name, and of the endpoints
+// that are listed by themselves. In the plain wall there is no port under
+// 1024: no DNS, and no web by name; the sandbox has the endpoints' names in
+// its hosts file.
+func (g *ground) brought(service *Service) []*opening {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var wanted []*opening
+	if g.relay.Plain {
 		for _, e := range service.rules.Endpoints() {
 			for _, port := range e.Ports {
 				if port >= firstPlainPort {
@@ -115,25 +146,29 @@ func (g *ground) start(service *Service) error {
 				}
 			}
 		}
-	} else if service != nil {
-		web := service.namesWeb()
-		server := service.nameServer("sandbox", web, g.open)
-		server.Init()
-		wanted = append(wanted,
-			&opening{Listener: handoff.Listener{Network: "udp", Address: dnsAddress}, serve: func(f *os.File) (io.Closer, error) { return g.serveUDP(f, server) }},
-			&opening{Listener: handoff.Listener{Network: "tcp", Address: dnsAddress}, serve: func(f *os.File) (io.Closer, error) { return g.serveTCP(f, server) }},
-		)
-		if web {
-			for _, address := range []string{anyHTTPS, anyHTTP} {
-				wanted = append(wanted, &opening{Listener: handoff.Listener{Network: "tcp", Address: address}, serve: g.serveByName})
-			}
-		}
-		for _, e := range service.rules.Endpoints() {
-			for _, port := range g.missing(e, web) {
-				wanted = append(wanted, g.endpoint(netip.AddrPortFrom(e.Addr, port)))
-			}
+		return wanted
+	}
+	web := service.namesWeb()
+	server := service.nameServer("sandbox", web, g.open)
+	server.Init()
+	wanted = append(wanted,
+		&opening{Listener: handoff.Listener{Network: "udp", Address: dnsAddress}, serve: func(f *os.File) (io.Closer, error) { return g.serveUDP(f, server) }},
+		&opening{Listener: handoff.Listener{Network: "tcp", Address: dnsAddress}, serve: func(f *os.File) (io.Closer, error) { return g.serveTCP(f, server) }},
+	)
+	if web {
+		for _, address := range []string{anyHTTPS, anyHTTP} {
+			wanted = append(wanted, &opening{Listener: handoff.Listener{Network: "tcp", Address: address}, serve: g.serveByName})
 		}
 	}
+	for _, e := range service.rules.Endpoints() {
+		for _, port := range g.missing(e, web) {
+			wanted = append(wanted, g.endpoint(netip.AddrPortFrom(e.Addr, port)))
+		}
+	}
+	return wanted
+}
+
+func (g *ground) askFirst(wanted []*opening) error {
 	for _, o := range wanted {
 		o.first = true
 	}

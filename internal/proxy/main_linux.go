@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 
@@ -26,6 +27,14 @@ const exitRefused = 125
 
 // Main is link-sandbox-proxy. It returns the exit code.
 func Main(args []string, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == thenFlag {
+		return then(args[1:], stderr)
+	}
+	beside, err := startBeside(args)
+	if err != nil {
+		fmt.Fprintln(stderr, "link-sandbox-proxy:", err)
+		return exitRefused
+	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	if err := harden(); err != nil {
 		fmt.Fprintln(stderr, "link-sandbox-proxy:", err)
@@ -33,10 +42,17 @@ func Main(args []string, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer stop()
-	p := &Proxy{log: log, servers: make(map[*http.Server]struct{}), told: make(chan channel.FromProxy, maxTold)}
-	err := p.main(ctx, args, stderr)
+	p := &Proxy{
+		log: log, servers: make(map[*http.Server]struct{}), grounds: make(map[*ground]struct{}), told: make(chan channel.FromProxy, maxTold),
+		refused: func(r channel.Refused) {
+			fmt.Fprintf(stderr, "link-sandbox-proxy: refused %s: %s\n", r.What, r.Why)
+		},
+	}
+	ctx, p.ready = beside.run(ctx)
+	err = p.main(ctx, args, stderr)
+	code := beside.end()
 	if err == nil || errors.Is(err, flag.ErrHelp) {
-		return 0
+		return code
 	}
 	fmt.Fprintln(stderr, p.fail(err))
 	return exitRefused
@@ -44,7 +60,8 @@ func Main(args []string, stderr io.Writer) int {
 
 func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error {
 	fs := flag.NewFlagSet("link-sandbox-proxy", flag.ContinueOnError)
-	var at Places
+	at := Places{Binder: -1}
+	hold := false
 	fs.StringVar(&at.Dir, "dir", "", "serve in the socket `FOLDER`, an absolute path of a folder with mode 0700")
 	fs.IntVar(&at.Port, "listen", 0, "serve on `PORT` of this machine's loopback")
 	fs.Func("dns", "answer names on `ADDRESS:PORT` of this machine's loopback: each endpoint's name has an address there, which leads to it", func(text string) (err error) {
@@ -52,6 +69,9 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 		return err
 	})
 	fs.StringVar(&at.Control, "control", "", "make the control `SOCKET`, an absolute path outside of the socket folder")
+	fs.BoolVar(&at.Blank, "blank", false, "hold no rules until one line on the control socket brings them")
+	fs.IntVar(&at.Binder, "binder", -1, "let the user `UID` use the control socket beside this one")
+	fs.BoolVar(&hold, "hold", false, "with --blank: wait until told to end, without a program after --")
 	withRunner := fs.Bool(channelFlag, false, "take rules from, and end with, the runner at descriptor 3")
 	var rules bind.Rules
 	rules.AddFlags(fs)
@@ -62,8 +82,8 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	} else if err != nil {
 		return fmt.Errorf("%w: see lnk sandbox proxy --help", err)
 	}
-	if fs.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	if err := at.checkBlank(hold, fs.Args(), !reflect.DeepEqual(rules, bind.Rules{})); err != nil {
+		return err
 	}
 	if err := at.check(); err != nil {
 		return err
@@ -84,9 +104,10 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 		}
 		return err
 	}
-	service, err := NewService(rules, "", func(r channel.Refused) {
-		fmt.Fprintf(stderr, "link-sandbox-proxy: refused %s: %s\n", r.What, r.Why)
-	})
+	if at.Blank {
+		return p.Run(ctx, at)
+	}
+	service, err := NewService(rules, "", p.refused)
 	if err != nil {
 		return err
 	}
@@ -107,6 +128,29 @@ func usage(fs *flag.FlagSet, w io.Writer) {
 		kind, text := flag.UnquoteUsage(f)
 		fmt.Fprintf(w, "  --%-28s %s\n", f.Name+" "+kind, text)
 	})
+}
+
+// checkBlank refuses what a blank proxy can't be given, and what is for one alone.
+func (at Places) checkBlank(hold bool, program []string, rules bool) error {
+	switch {
+	case !at.Blank && (hold || len(program) > 0):
+		return errors.New("a program after --, and --hold, are for --blank")
+	case !at.Blank && at.Binder >= 0 && at.Control == "":
+		return errors.New("--binder is for --control")
+	case at.Binder == 65534:
+		return errors.New("--binder 65534 is nobody, which is no user's identity")
+	case !at.Blank:
+		return nil
+	case at.Port != 0 || at.DNS.IsValid():
+		return errors.New("--listen and --dns aren't taken with --blank: it serves a socket folder alone")
+	case at.Dir == "" || at.Control == "":
+		return errors.New("--blank needs --dir FOLDER and --control SOCKET")
+	case rules:
+		return errors.New("rules aren't taken with --blank: the line that binds it brings them")
+	case hold == (len(program) > 0):
+		return errors.New("--blank needs either --hold or a program after --")
+	}
+	return nil
 }
 
 func (at Places) check() error {

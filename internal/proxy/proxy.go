@@ -27,7 +27,6 @@ import (
 	"time"
 
 	"link.internal/lnk/internal/channel"
-	"link.internal/lnk/internal/control"
 	"link.internal/lnk/internal/handoff"
 	"link.internal/lnk/internal/reach"
 )
@@ -49,6 +48,9 @@ type Proxy struct {
 	log     *slog.Logger
 	runner  *channel.Conn // nil without a runner
 	service atomic.Pointer[Service]
+	ready   func() // called once it serves
+	// refused tells of each first refusal of its kind, where there is no runner.
+	refused func(channel.Refused)
 
 	told    chan channel.FromProxy
 	toldMu  sync.Mutex
@@ -56,8 +58,11 @@ type Proxy struct {
 	summary channel.Summary
 	waiting atomic.Int64 // connections that are no tunnels
 
+	binding sync.Mutex // one bind at a time
+
 	mu      sync.Mutex
 	servers map[*http.Server]struct{}
+	grounds map[*ground]struct{} // the sandboxes whose relays are there
 }
 
 // tell sends to the runner, if there is one. It never waits for it: what a
@@ -179,6 +184,10 @@ type Places struct {
 	DNS netip.AddrPort
 	// Control is the absolute path of the control socket; empty: none.
 	Control string
+	// Binder is the user who may use it beside this one; negative: nobody.
+	Binder int
+	// Blank says that there are no rules before one line on it brings them.
+	Blank bool
 }
 
 // Run serves until ctx ends or the runner is gone, and ends every call before
@@ -201,8 +210,15 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		}
 		ends = append(ends, f)
 	}
-	if err := confineSelf(at, p.service.Load().wirePath); err != nil {
+	// What a blank proxy may write is known when it is bound; it holds nothing
+	// of anyone's before.
+	if err := giveUpCalls(); err != nil {
 		return err
+	}
+	if !at.Blank {
+		if err := giveUpFiles(at, p.service.Load().wirePath); err != nil {
+			return err
+		}
 	}
 	if f != nil {
 		out, local, err := f.listen()
@@ -229,14 +245,17 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		ends = append(ends, l)
 	}
 	if at.Control != "" {
-		l, beside, err := listenControl(at.Control)
+		l, err := listenControl(at.Control, at.Binder)
 		if err != nil {
 			return err
 		}
-		ends = append(ends, beside, l)
-		go control.Serve(l, p.service.Load())
+		ends = append(ends, l)
+		go p.controlServer(at).Serve(l.UnixListener)
 	}
 	p.tell(channel.FromProxy{Ready: true})
+	if p.ready != nil {
+		p.ready()
+	}
 	<-ctx.Done()
 	p.mu.Lock()
 	for server := range p.servers {
