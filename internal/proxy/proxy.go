@@ -210,6 +210,10 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		}
 		ends = append(ends, f)
 	}
+	code, err := codeMappings()
+	if err != nil {
+		p.log.Debug("memory", "err", err) // it is then as large as it is
+	}
 	// What a blank proxy may write is known when it is bound; it holds nothing
 	// of anyone's before.
 	if err := giveUpCalls(); err != nil {
@@ -253,6 +257,12 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		go p.controlServer(at).Serve(l.UnixListener)
 	}
 	p.tell(channel.FromProxy{Ready: true})
+	idle := time.AfterFunc(idleAfter, func() {
+		if err := giveBack(code); err != nil {
+			p.log.Debug("memory", "err", err)
+		}
+	})
+	defer idle.Stop()
 	if p.ready != nil {
 		p.ready()
 	}
