@@ -377,3 +377,86 @@ func TestRUN2_Runtimes(t *testing.T) {
 		})
 	}
 }
+
+// CMD5: a program that keeps the kernel from asking about a call, by a filter
+// of its own or by tracing, runs nothing by the loader all the same.
+func TestCMD5_UnaskedCalls(t *testing.T) {
+	loaders, _ := filepath.Glob("/lib64/ld-linux*.so.*")
+	if len(loaders) == 0 {
+		loaders, _ = filepath.Glob("/lib/ld-linux*.so.*")
+	}
+	const program = "/srv/bypass"
+	if out, err := exec.Command("gcc", "-O2", "-o", program, "testdata/bypass.c").CombinedOutput(); err != nil {
+		t.Skipf("gcc: %v: %s", err, out)
+	}
+	work := userFolder(t, "unasked")
+	defer os.RemoveAll(work)
+	data, _ := os.ReadFile("/usr/bin/id")
+	userFile(t, "unasked/evil", string(data), 0o755)
+	for _, how := range []string{"filter", "ptrace"} {
+		for _, call := range []string{"tid", "mmap"} {
+			for _, target := range []string{"/usr/bin/id", work + "/evil"} {
+				for _, listed := range [][]string{only(program), only("/usr/", program)} {
+					r := lnk(t, append(append([]string{"sandbox", "run", "--read", program, "--write", work}, listed...), "--", program, how, call, filepath.Dir(loaders[0]), filepath.Base(loaders[0]), target)...)
+					if strings.Contains(r.stdout, "uid=") {
+						t.Errorf("%s %s %v: %s was run", how, call, listed, target)
+					}
+				}
+			}
+		}
+	}
+}
+
+// CMD2, CMD5: a loader is never listed, by itself or by its folder; a file that
+// the sandbox could change by another of its names isn't either.
+func TestCMD2_LoadersAndLinks(t *testing.T) {
+	loaders, _ := filepath.Glob("/lib64/ld-linux*.so.*")
+	if len(loaders) == 0 {
+		loaders, _ = filepath.Glob("/lib/ld-linux*.so.*")
+	}
+	work := userFolder(t, "linkwork")
+	defer os.RemoveAll(work)
+	data, _ := os.ReadFile("/usr/bin/id")
+	userFile(t, "linkwork/evil", string(data), 0o755)
+	r := sandbox(t, append(only("/usr/"), "--write", work), loaders[0]+" ~/linkwork/evil; "+loaders[0]+" /usr/bin/id; id -u")
+	if strings.Contains(r.stdout, "uid=") || !strings.HasSuffix(r.stdout, fmt.Sprintf("%d\n", testnet.UID)) {
+		t.Errorf("got %s", r.stdout)
+	}
+	r.says("starts any program")
+	lnk(t, "sandbox", "run", "--command", loaders[0], "--", "true").refusedInOneLine("starts any program")
+	learned := lnk(t, "sandbox", "learn", "--", "sh", "-c", "ldd /usr/bin/id >/dev/null").exits(0)
+	if strings.Contains(learned.stdout, "ld-linux") {
+		t.Errorf("learnt %s", learned.stdout)
+	}
+	tools := userFolder(t, "linktools")
+	defer os.RemoveAll(tools)
+	tool := userFile(t, "linktools/tool", "#!/bin/sh\necho tool\n", 0o755)
+	if err := os.Link(tool, work+"/copy"); err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range []string{tool, tools + "/"} {
+		lnk(t, "sandbox", "run", "--read", tools, "--write", work, "--command", "sh", "--command", entry, "--", "sh", "-c", "true").refusedInOneLine("hard links")
+	}
+	lnk(t, "sandbox", "run", "--read", tools, "--command", "sh", "--command", tool, "--", "sh", "-c", tool).exits(0).prints("tool\n")
+}
+
+// CMD4: what a program names by its own /proc is that, and not the relay's.
+func TestCMD4_OwnProc(t *testing.T) {
+	r := sandbox(t, only("sh", "python3"), `python3 -c 'import os; os.execv("/proc/self/exe", ["python3", "-c", "print(1)"])'; cd /usr/bin; python3 -c 'import os; os.execv("/proc/self/cwd/id", ["id"])'; exec 7</usr/bin/env; python3 -c 'import os
+try: os.execv("/dev/fd/7", ["env"])
+except OSError as e: print(e.errno)' 7</usr/bin/env`)
+	r.exits(0).prints("1\n13\n").says("refused /usr/bin/id").says("refused /usr/bin/env")
+}
+
+// RUN1: the standard streams can be opened anew, by the names that programs use.
+func TestRUN1_StreamsByName(t *testing.T) {
+	out := userFile(t, "stream.txt", "", 0o644)
+	finish(t, testnet.Command("/bin/sh", "-c", testnet.Lnk+" sandbox run -- sh -c 'echo one >>/dev/stdout; echo two | tee -a /dev/stderr >/dev/null' >>"+out+" 2>>"+out)).exits(0)
+	if data, _ := os.ReadFile(out); string(data) != "one\ntwo\n" {
+		t.Errorf("got %q", data)
+	}
+	run := terminal(t, testnet.Command(testnet.Lnk, "sandbox", "run", "--", "sh", "-c", "echo on-tty >/dev/stdout; echo on-too >/dev/tty"))
+	run.until("on-tty")
+	run.until("on-too")
+	run.wait().exits(0)
+}

@@ -170,6 +170,12 @@ func TestRUN4_ReadySpecs(t *testing.T) {
 			t.Errorf("%s: %s", name, r.stderr)
 		}
 	}
+	// The folder that it is started in has no say in what a name is.
+	hostile := userFile(t, "git", "write = [\"/\"]\n[commands]\nallow = [\"*\"]\n", 0o644)
+	defer os.Remove(hostile)
+	if r := lnk(t, "sandbox", "spec", "check", "git"); strings.Contains(r.stdout, "1 paths") {
+		t.Errorf("a file is taken for the ready spec: %s", r.stdout)
+	}
 	lnk(t, "sandbox", "run", "--spec", "claude-code", "--write", ".", "--network=proxy", "--", "sh", "-c", "echo $HTTPS_PROXY").refusedOrPrints("http://127.0.0.1:40781\n")
 }
 
@@ -281,4 +287,35 @@ func TestExplain(t *testing.T) {
 	if r := lnk(t, "sandbox", "explain", "--internet-host", "*", "x.test"); r.code != 0 || !strings.Contains(r.stdout, `by [internet] allow "*"`) {
 		t.Errorf("got %s", r.stdout)
 	}
+}
+
+// RUN10: what a program leaves in its home leads neither lnk nor bwrap elsewhere.
+func TestRUN10_HostileHome(t *testing.T) {
+	home := userFolder(t, "hostile-home")
+	defer os.RemoveAll(home)
+	os.Chmod(home, 0o700)
+	os.Chown(home, testnet.UID, testnet.UID)
+	victim := userFolder(t, "victim")
+	defer os.RemoveAll(victim)
+	project := userFolder(t, "project/sub")
+	defer os.RemoveAll(testnet.Home + "/project")
+	sandbox(t, []string{"--home", home}, "ln -s /oldroot"+victim+" ~/project; ln -s "+victim+" ~/.ssh").exits(0)
+	sandbox(t, []string{"--home", home, "--write", project}, "true").refusedInOneLine("--home", "project", "remove it")
+	lnk(t, "sandbox", "key", home).refusedInOneLine("link")
+	if entries, _ := os.ReadDir(victim); len(entries) > 0 {
+		t.Errorf("%v was made outside", entries)
+	}
+	os.Remove(home + "/project")
+	sandbox(t, []string{"--home", home, "--write", project}, "touch ~/project/sub/made").exits(0)
+	if _, err := os.Stat(project + "/made"); err != nil {
+		t.Error(err)
+	}
+	// A public half that the program wrote is not what is printed.
+	os.Remove(home + "/.ssh")
+	sandbox(t, []string{"--home", home}, "mkdir ~/.ssh; printf '\\033[2Jssh-ed25519 AAAAevil\\n' >~/.ssh/id_ed25519.pub").exits(0)
+	if r := lnk(t, "sandbox", "key", home).exits(0); strings.Contains(r.stdout, "evil") || strings.Contains(r.stdout, "\x1b") {
+		t.Errorf("got %q", r.stdout)
+	}
+	// A grant of the home itself, and a home that lasts, are one too many.
+	sandbox(t, []string{"--home", home, "--read", testnet.Home}, "true").refusedInOneLine("--home", "leave one out")
 }

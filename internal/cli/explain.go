@@ -134,7 +134,15 @@ func (o *options) plan() (*planned, error) {
 	if _, p.path, err = o.spec.Environment(p.caller, p.wall.Dir); err != nil {
 		return nil, err
 	}
-	if len(o.spec.Commands) == 0 && o.spec.Spec == "" {
+	if o.spec.Rules.Wire != "" {
+		if folder := p.wall.Writable(o.spec.Rules.Wire); folder != "" {
+			return nil, fmt.Errorf("--wire %s: it lies in %s, which the sandbox may write, and so erase: log elsewhere", o.spec.Rules.Wire, folder)
+		}
+	}
+	if len(o.spec.Commands) == 0 {
+		if o.spec.Spec != "" {
+			return nil, fmt.Errorf("%s: [commands] allow lists no program, so none may run: lnk sandbox learn --spec %s -- program prints what to add", o.spec.Spec, o.spec.Spec)
+		}
 		return p, nil
 	}
 	p.list, err = commands.Resolve(o.spec.Commands, p.where())
@@ -145,7 +153,7 @@ func (o *options) plan() (*planned, error) {
 }
 
 func (p *planned) where() commands.Where {
-	return commands.Where{Path: p.path, Dir: p.wall.Dir, Home: p.caller.Home, Visible: p.wall.Visible, Writable: p.wall.WritableIn}
+	return commands.Where{Path: p.path, Dir: p.wall.Dir, Home: p.caller.Home, Visible: p.wall.Visible, Writable: p.wall.WritableIn, Linked: p.wall.LinkedIn}
 }
 
 // explain prints what would happen, and reports whether it is allowed.

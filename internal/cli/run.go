@@ -149,7 +149,7 @@ func run(o *options, args []string) error {
 	r := &runner.Run{
 		Wall: plan, Rules: s.Rules, Network: proxied, Host: s.Mode() == spec.ModeHost, Commands: listed.channel,
 		Limits:         runner.Limits{Memory: memory, Processes: s.Limits.Processes, CPUs: s.Limits.CPUs},
-		UserNamespaces: s.Limits.UserNS,
+		UserNamespaces: s.Limits.UserNS != nil && *s.Limits.UserNS,
 		Args:           args, Env: env, UID: caller.UID, GID: caller.GID,
 		Bwrap: bwrapPath, Proxy: programs.proxy,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
@@ -187,7 +187,7 @@ func (o *options) commands(plan *wall.Wall, caller spec.Caller, path, program, r
 		return l, fmt.Errorf("%s: [commands] allow lists no program, so none may run: lnk sandbox learn --spec %s -- %s prints what to add", s.Spec, s.Spec, program)
 	}
 	list, err := commands.Resolve(s.Commands, commands.Where{
-		Path: path, Dir: plan.Dir, Home: caller.Home, Visible: plan.Visible, Writable: plan.WritableIn,
+		Path: path, Dir: plan.Dir, Home: caller.Home, Visible: plan.Visible, Writable: plan.WritableIn, Linked: plan.LinkedIn,
 	})
 	if err != nil {
 		return l, fmt.Errorf("[commands] allow (--command): %w", err)

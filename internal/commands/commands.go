@@ -47,6 +47,9 @@ type Where struct {
 	// the grant by which it could change it, or something in it.
 	Visible  func(real string) bool
 	Writable func(real string) string
+	// Linked names the grant by which a file with several names could be
+	// changed by another of them.
+	Linked func(real string, st unix.Stat_t) string
 }
 
 // MaxEntries bounds a list.
@@ -204,6 +207,12 @@ func (r *resolver) file(entry, path string) error {
 	if err := r.fixed(real); err != nil {
 		return err
 	}
+	if LoaderName(filepath.Base(real)) {
+		return errors.New("it starts any program, listed or not: list what it is to start")
+	}
+	if by := r.Linked(real, st); by != "" {
+		return fmt.Errorf("it has other names (hard links), and the sandbox may write %s on the same disk, and so change it by one: list a copy", by)
+	}
 	if r.add(Path{real, false, st.Dev, st.Ino}) {
 		if base := filepath.Base(real); multiCall[base] && filepath.Base(path) != base {
 			r.list.Notes = append(r.list.Notes, fmt.Sprintf("the entry %s opens all of %s, which is one program with many names", entry, real))
@@ -264,15 +273,27 @@ const maxLooked = 4096
 func (r *resolver) loadersOf(folder string) error {
 	looked := 0
 	return filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
-		if err != nil || looked > maxLooked {
+		if looked > maxLooked {
+			return filepath.SkipAll
+		}
+		if err != nil {
 			return nil // what can't be read has no loader to add
 		}
 		if entry.Type().IsRegular() {
 			looked++
+			var st unix.Stat_t
+			if unix.Lstat(path, &st) == nil && r.Linked(path, st) != "" {
+				return fmt.Errorf("%s in it has other names (hard links), by which the sandbox may change it: list a copy", path)
+			}
 			if loader := interpreterOf(path); loader != "" {
 				r.loader(loader)
 			}
 		}
 		return nil
 	})
+}
+
+// LoaderName reports whether a file's name is one of loaders, wherever it lies.
+func LoaderName(base string) bool {
+	return strings.HasPrefix(base, "ld-") && strings.Contains(base, ".so") || strings.HasPrefix(base, "ld.so") || strings.HasPrefix(base, "ld64.so")
 }

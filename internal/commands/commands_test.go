@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func where(t *testing.T) (Where, string) {
@@ -16,7 +18,8 @@ func where(t *testing.T) (Where, string) {
 	}
 	// /tmp can't be listed, where TempDir may lie: it is another folder to the test.
 	return Where{
-		Path: "/usr/bin:/bin", Dir: dir, Home: dir,
+		Linked: func(string, unix.Stat_t) string { return "" },
+		Path:   "/usr/bin:/bin", Dir: dir, Home: dir,
 		Visible: func(real string) bool { return !strings.Contains(real, "hidden") },
 		Writable: func(real string) string {
 			if strings.Contains(real, "writable") {

@@ -28,6 +28,8 @@ type Rule struct {
 	// When narrows the rule to some arguments. Nil: the call is refused
 	// whatever they are.
 	When *When
+	// Unless lets a call through that When would refuse.
+	Unless *When
 	// Errno is the answer; 0: whoever listens is asked (seccomp_unotify(2)).
 	Errno unix.Errno
 	// Why is the reason, for whoever reads the list.
@@ -38,10 +40,13 @@ type Rule struct {
 // programs.
 func Notices() []Rule {
 	return []Rule{
-		{unix.SYS_EXECVE, nil, 0, "a program that isn't listed is named, and refused"},
-		{unix.SYS_EXECVEAT, nil, 0, "as execve"},
-		{unix.SYS_SET_TID_ADDRESS, nil, 0, "every loader's first call, before any code of what it loaded: what runs now is looked at"},
-		{unix.SYS_MEMFD_CREATE, nil, 0, "memory that is a file is given without the right to be executed"},
+		{Nr: unix.SYS_EXECVE, When: nil, Errno: 0, Why: "a program that isn't listed is named, and refused"},
+		{Nr: unix.SYS_EXECVEAT, When: nil, Errno: 0, Why: "as execve"},
+		{
+			Nr: unix.SYS_MMAP, When: &When{Arg: 2, AnyBit: unix.PROT_EXEC}, Unless: &When{Arg: 3, AnyBit: unix.MAP_ANONYMOUS},
+			Why: "every loader maps the code of what it loads, from its file, before it runs: what does so is looked at",
+		},
+		{Nr: unix.SYS_MEMFD_CREATE, When: nil, Errno: 0, Why: "memory that is a file is given without the right to be executed"},
 	}
 }
 
@@ -76,64 +81,64 @@ func Rules() []Rule {
 	rules := []Rule{
 		// AF_UNIX, AF_INET and AF_INET6 are what programs speak. AF_NETLINK is
 		// what getifaddrs(3) asks, in protocol 0 (NETLINK_ROUTE) only.
-		{unix.SYS_SOCKET, &When{Arg: 0, NotIn: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}}, unix.EAFNOSUPPORT,
-			"AF_VSOCK and others are not held by a network namespace"},
-		{unix.SYS_SOCKETPAIR, &When{Arg: 0, NotIn: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6}}, unix.EAFNOSUPPORT, "as socket: AF_TIPC makes pairs"},
-		{unix.SYS_CLONE3, nil, unix.ENOSYS, "its flags lie behind a pointer"},
-		{unix.SYS_CLONE, &When{Arg: 0, AnyBit: newNamespaces}, unix.EPERM, "a new namespace is new kernel surface"},
-		{unix.SYS_UNSHARE, &When{Arg: 0, AnyBit: newNamespaces | unix.CLONE_NEWTIME}, unix.EPERM, "a new namespace is new kernel surface"},
-		{unix.SYS_SETNS, nil, unix.EPERM, "there is no namespace to join"},
+		{Nr: unix.SYS_SOCKET, When: &When{Arg: 0, NotIn: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}}, Errno: unix.EAFNOSUPPORT,
+			Why: "AF_VSOCK and others are not held by a network namespace"},
+		{Nr: unix.SYS_SOCKETPAIR, When: &When{Arg: 0, NotIn: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6}}, Errno: unix.EAFNOSUPPORT, Why: "as socket: AF_TIPC makes pairs"},
+		{Nr: unix.SYS_CLONE3, When: nil, Errno: unix.ENOSYS, Why: "its flags lie behind a pointer"},
+		{Nr: unix.SYS_CLONE, When: &When{Arg: 0, AnyBit: newNamespaces}, Errno: unix.EPERM, Why: "a new namespace is new kernel surface"},
+		{Nr: unix.SYS_UNSHARE, When: &When{Arg: 0, AnyBit: newNamespaces | unix.CLONE_NEWTIME}, Errno: unix.EPERM, Why: "a new namespace is new kernel surface"},
+		{Nr: unix.SYS_SETNS, When: nil, Errno: unix.EPERM, Why: "there is no namespace to join"},
 
-		{unix.SYS_IO_URING_SETUP, nil, unix.ENOSYS, "it opens sockets past this filter"},
-		{unix.SYS_IO_URING_ENTER, nil, unix.ENOSYS, "as io_uring_setup"},
-		{unix.SYS_IO_URING_REGISTER, nil, unix.ENOSYS, "as io_uring_setup"},
+		{Nr: unix.SYS_IO_URING_SETUP, When: nil, Errno: unix.ENOSYS, Why: "it opens sockets past this filter"},
+		{Nr: unix.SYS_IO_URING_ENTER, When: nil, Errno: unix.ENOSYS, Why: "as io_uring_setup"},
+		{Nr: unix.SYS_IO_URING_REGISTER, When: nil, Errno: unix.ENOSYS, Why: "as io_uring_setup"},
 
-		{unix.SYS_KEYCTL, nil, unix.EPERM, "keyrings are not namespaced by user"},
-		{unix.SYS_ADD_KEY, nil, unix.EPERM, "as keyctl"},
-		{unix.SYS_REQUEST_KEY, nil, unix.EPERM, "as keyctl"},
+		{Nr: unix.SYS_KEYCTL, When: nil, Errno: unix.EPERM, Why: "keyrings are not namespaced by user"},
+		{Nr: unix.SYS_ADD_KEY, When: nil, Errno: unix.EPERM, Why: "as keyctl"},
+		{Nr: unix.SYS_REQUEST_KEY, When: nil, Errno: unix.EPERM, Why: "as keyctl"},
 
-		{unix.SYS_BPF, nil, unix.EPERM, "kernel code"},
-		{unix.SYS_PERF_EVENT_OPEN, nil, unix.EPERM, "sees beyond the sandbox"},
-		{unix.SYS_USERFAULTFD, nil, unix.EPERM, "stalls the kernel in copies"},
+		{Nr: unix.SYS_BPF, When: nil, Errno: unix.EPERM, Why: "kernel code"},
+		{Nr: unix.SYS_PERF_EVENT_OPEN, When: nil, Errno: unix.EPERM, Why: "sees beyond the sandbox"},
+		{Nr: unix.SYS_USERFAULTFD, When: nil, Errno: unix.EPERM, Why: "stalls the kernel in copies"},
 
-		{unix.SYS_MOUNT, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_UMOUNT2, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_PIVOT_ROOT, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_CHROOT, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_MOVE_MOUNT, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_OPEN_TREE, nil, unix.EPERM, "the mounts are the wall"},
-		{sysOpenTreeAttr, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_FSOPEN, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_FSCONFIG, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_FSMOUNT, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_FSPICK, nil, unix.EPERM, "the mounts are the wall"},
-		{unix.SYS_MOUNT_SETATTR, nil, unix.EPERM, "the mounts are the wall"},
+		{Nr: unix.SYS_MOUNT, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_UMOUNT2, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_PIVOT_ROOT, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_CHROOT, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_MOVE_MOUNT, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_OPEN_TREE, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: sysOpenTreeAttr, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_FSOPEN, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_FSCONFIG, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_FSMOUNT, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_FSPICK, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
+		{Nr: unix.SYS_MOUNT_SETATTR, When: nil, Errno: unix.EPERM, Why: "the mounts are the wall"},
 
-		{unix.SYS_OPEN_BY_HANDLE_AT, nil, unix.EPERM, "reaches files past the mounts"},
-		{unix.SYS_QUOTACTL, nil, unix.EPERM, "the whole machine's"},
-		{unix.SYS_QUOTACTL_FD, nil, unix.EPERM, "the whole machine's"},
-		{unix.SYS_SWAPON, nil, unix.EPERM, "the whole machine's"},
-		{unix.SYS_SWAPOFF, nil, unix.EPERM, "the whole machine's"},
-		{unix.SYS_INIT_MODULE, nil, unix.EPERM, "kernel code"},
-		{unix.SYS_FINIT_MODULE, nil, unix.EPERM, "kernel code"},
-		{unix.SYS_DELETE_MODULE, nil, unix.EPERM, "kernel code"},
-		{unix.SYS_KEXEC_LOAD, nil, unix.EPERM, "kernel code"},
-		{unix.SYS_KEXEC_FILE_LOAD, nil, unix.EPERM, "kernel code"},
-		{unix.SYS_REBOOT, nil, unix.EPERM, "the whole machine's"},
-		{unix.SYS_SYSLOG, nil, unix.EPERM, "the whole machine's"},
-		{unix.SYS_ACCT, nil, unix.EPERM, "the whole machine's"},
-		{unix.SYS_SETTIMEOFDAY, nil, unix.EPERM, "the whole machine's clock"},
-		{unix.SYS_CLOCK_SETTIME, nil, unix.EPERM, "the whole machine's clock"},
+		{Nr: unix.SYS_OPEN_BY_HANDLE_AT, When: nil, Errno: unix.EPERM, Why: "reaches files past the mounts"},
+		{Nr: unix.SYS_QUOTACTL, When: nil, Errno: unix.EPERM, Why: "the whole machine's"},
+		{Nr: unix.SYS_QUOTACTL_FD, When: nil, Errno: unix.EPERM, Why: "the whole machine's"},
+		{Nr: unix.SYS_SWAPON, When: nil, Errno: unix.EPERM, Why: "the whole machine's"},
+		{Nr: unix.SYS_SWAPOFF, When: nil, Errno: unix.EPERM, Why: "the whole machine's"},
+		{Nr: unix.SYS_INIT_MODULE, When: nil, Errno: unix.EPERM, Why: "kernel code"},
+		{Nr: unix.SYS_FINIT_MODULE, When: nil, Errno: unix.EPERM, Why: "kernel code"},
+		{Nr: unix.SYS_DELETE_MODULE, When: nil, Errno: unix.EPERM, Why: "kernel code"},
+		{Nr: unix.SYS_KEXEC_LOAD, When: nil, Errno: unix.EPERM, Why: "kernel code"},
+		{Nr: unix.SYS_KEXEC_FILE_LOAD, When: nil, Errno: unix.EPERM, Why: "kernel code"},
+		{Nr: unix.SYS_REBOOT, When: nil, Errno: unix.EPERM, Why: "the whole machine's"},
+		{Nr: unix.SYS_SYSLOG, When: nil, Errno: unix.EPERM, Why: "the whole machine's"},
+		{Nr: unix.SYS_ACCT, When: nil, Errno: unix.EPERM, Why: "the whole machine's"},
+		{Nr: unix.SYS_SETTIMEOFDAY, When: nil, Errno: unix.EPERM, Why: "the whole machine's clock"},
+		{Nr: unix.SYS_CLOCK_SETTIME, When: nil, Errno: unix.EPERM, Why: "the whole machine's clock"},
 		// adjtimex and clock_adjtime also read, which programs do; setting
 		// needs a capability that nothing here has.
-		{unix.SYS_FANOTIFY_INIT, nil, unix.EPERM, "watches whole filesystems"},
-		{unix.SYS_MOVE_PAGES, nil, unix.EPERM, "tells and changes where memory lies"},
+		{Nr: unix.SYS_FANOTIFY_INIT, When: nil, Errno: unix.EPERM, Why: "watches whole filesystems"},
+		{Nr: unix.SYS_MOVE_PAGES, When: nil, Errno: unix.EPERM, Why: "tells and changes where memory lies"},
 
-		{unix.SYS_IOCTL, &When{Arg: 1, In: []uint32{ioctlTIOCSTI, ioctlTIOCLINUX}}, unix.EPERM, "types into the terminal"},
-		{unix.SYS_IOCTL, &When{Arg: 1, In: []uint32{ioctlTIOCSETD}}, unix.EPERM, "loads line disciplines"},
+		{Nr: unix.SYS_IOCTL, When: &When{Arg: 1, In: []uint32{ioctlTIOCSTI, ioctlTIOCLINUX}}, Errno: unix.EPERM, Why: "types into the terminal"},
+		{Nr: unix.SYS_IOCTL, When: &When{Arg: 1, In: []uint32{ioctlTIOCSETD}}, Errno: unix.EPERM, Why: "loads line disciplines"},
 		// 0 Linux, 8 Linux with 32-bit addresses (PER_LINUX32), 0x40000 no
 		// address randomisation (gdb), 0xffffffff a question.
-		{unix.SYS_PERSONALITY, &When{Arg: 0, NotIn: []uint32{0, 8, 0x40000, 0xffffffff}}, unix.EPERM, "turns protections off"},
+		{Nr: unix.SYS_PERSONALITY, When: &When{Arg: 0, NotIn: []uint32{0, 8, 0x40000, 0xffffffff}}, Errno: unix.EPERM, Why: "turns protections off"},
 	}
 	return append(rules, archRules...)
 }
@@ -162,13 +167,13 @@ func UserNamespaces(rules []Rule) []Rule {
 // relay that never runs could not end the sandbox.
 func NotTheRelay(threads []uint32) []Rule {
 	return []Rule{
-		{unix.SYS_SETPRIORITY, &When{Arg: 0, In: []uint32{unix.PRIO_USER}}, unix.EPERM, "the relay is this user's too"},
-		{unix.SYS_SETPRIORITY, &When{Arg: 1, NotIn: []uint32{0}}, unix.EPERM, "the relay's priority"},
-		{unix.SYS_SCHED_SETSCHEDULER, &When{Arg: 0, NotIn: []uint32{0}}, unix.EPERM, "the relay's policy"},
-		{unix.SYS_SCHED_SETPARAM, &When{Arg: 0, NotIn: []uint32{0}}, unix.EPERM, "the relay's policy"},
-		{unix.SYS_SCHED_SETATTR, &When{Arg: 0, NotIn: []uint32{0}}, unix.EPERM, "the relay's policy"},
-		{unix.SYS_SCHED_SETAFFINITY, &When{Arg: 0, In: append([]uint32{1}, threads...)}, unix.EPERM, "the relay's processors; a program's threads set their own"},
-		{unix.SYS_PRLIMIT64, &When{Arg: 0, In: []uint32{1}}, unix.EPERM, "the relay's limits"},
+		{Nr: unix.SYS_SETPRIORITY, When: &When{Arg: 0, In: []uint32{unix.PRIO_USER}}, Errno: unix.EPERM, Why: "the relay is this user's too"},
+		{Nr: unix.SYS_SETPRIORITY, When: &When{Arg: 1, NotIn: []uint32{0}}, Errno: unix.EPERM, Why: "the relay's priority"},
+		{Nr: unix.SYS_SCHED_SETSCHEDULER, When: &When{Arg: 0, NotIn: []uint32{0}}, Errno: unix.EPERM, Why: "the relay's policy"},
+		{Nr: unix.SYS_SCHED_SETPARAM, When: &When{Arg: 0, NotIn: []uint32{0}}, Errno: unix.EPERM, Why: "the relay's policy"},
+		{Nr: unix.SYS_SCHED_SETATTR, When: &When{Arg: 0, NotIn: []uint32{0}}, Errno: unix.EPERM, Why: "the relay's policy"},
+		{Nr: unix.SYS_SCHED_SETAFFINITY, When: &When{Arg: 0, In: append([]uint32{1}, threads...)}, Errno: unix.EPERM, Why: "the relay's processors; a program's threads set their own"},
+		{Nr: unix.SYS_PRLIMIT64, When: &When{Arg: 0, In: []uint32{1}}, Errno: unix.EPERM, Why: "the relay's limits"},
 	}
 }
 
@@ -176,7 +181,7 @@ func NotTheRelay(threads []uint32) []Rule {
 // at its start: a process that ignores SIGTTOU takes it by TIOCSPGRP from
 // whoever has it, and reads what is typed.
 func NoTerminal() Rule {
-	return Rule{unix.SYS_IOCTL, &When{Arg: 1, In: []uint32{unix.TIOCSPGRP}}, unix.EPERM, "takes the terminal"}
+	return Rule{Nr: unix.SYS_IOCTL, When: &When{Arg: 1, In: []uint32{unix.TIOCSPGRP}}, Errno: unix.EPERM, Why: "takes the terminal"}
 }
 
 // Offsets in struct seccomp_data (seccomp(2)).
@@ -282,7 +287,8 @@ func (a *assembler) rule(r Rule) error {
 		a.when(bpf.JumpEqual, uint32(r.Nr), result)
 		return nil
 	}
-	block := assembler{}
+	inner := assembler{}
+	block := &inner
 	block.loadArg(r.When.Arg)
 	switch w := r.When; {
 	case w.AnyBit != 0:
@@ -299,6 +305,16 @@ func (a *assembler) rule(r Rule) error {
 		block.emit(result)
 	default:
 		return fmt.Errorf("bug: a seccomp rule for call %d with an empty test", r.Nr)
+	}
+	if u := r.Unless; u != nil {
+		if u.AnyBit == 0 {
+			return fmt.Errorf("bug: a seccomp rule for call %d with an empty exception", r.Nr)
+		}
+		outer := assembler{}
+		outer.loadArg(u.Arg)
+		outer.emit(bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: u.AnyBit, SkipTrue: uint8(len(inner.program))})
+		outer.emit(inner.program...)
+		block = &outer
 	}
 	if len(block.program) > 200 {
 		return fmt.Errorf("bug: a seccomp rule for call %d that is too long", r.Nr)

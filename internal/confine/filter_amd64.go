@@ -10,9 +10,9 @@ const (
 
 // archRules are the calls that only this architecture has.
 var archRules = []Rule{
-	{unix.SYS_IOPL, nil, unix.EPERM, "hardware"},
-	{unix.SYS_IOPERM, nil, unix.EPERM, "hardware"},
-	{unix.SYS_USELIB, nil, unix.ENOSYS, "obsolete"},
-	{unix.SYS_CREATE_MODULE, nil, unix.ENOSYS, "obsolete"},
-	{unix.SYS_LOOKUP_DCOOKIE, nil, unix.EPERM, "the whole machine's"},
+	{Nr: unix.SYS_IOPL, When: nil, Errno: unix.EPERM, Why: "hardware"},
+	{Nr: unix.SYS_IOPERM, When: nil, Errno: unix.EPERM, Why: "hardware"},
+	{Nr: unix.SYS_USELIB, When: nil, Errno: unix.ENOSYS, Why: "obsolete"},
+	{Nr: unix.SYS_CREATE_MODULE, When: nil, Errno: unix.ENOSYS, Why: "obsolete"},
+	{Nr: unix.SYS_LOOKUP_DCOOKIE, When: nil, Errno: unix.EPERM, Why: "the whole machine's"},
 }

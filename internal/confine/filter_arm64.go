@@ -10,5 +10,5 @@ const (
 
 // archRules are the calls that only this architecture has.
 var archRules = []Rule{
-	{unix.SYS_LOOKUP_DCOOKIE, nil, unix.EPERM, "the whole machine's"},
+	{Nr: unix.SYS_LOOKUP_DCOOKIE, When: nil, Errno: unix.EPERM, Why: "the whole machine's"},
 }

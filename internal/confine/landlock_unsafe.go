@@ -35,6 +35,9 @@ type Ruleset struct {
 	// mounts that are writable. What is read only by its mount can't be
 	// written by this rule either, pipes in it included.
 	Write []string
+	// WriteFDs are open files, devices and pipes that may be opened anew and
+	// written, by /proc/self/fd: the standard streams.
+	WriteFDs []int
 	// Execute are the files, and the folders with all below them, that may be
 	// executed, if Listed.
 	Execute []string
@@ -104,6 +107,14 @@ func (r Ruleset) Make() (int, error) {
 			}
 		}
 	}
+	for _, stream := range r.WriteFDs {
+		if err == nil && abi >= referABI {
+			// A socket or pipe that lies in no file system has no rule, and needs none.
+			if errno := addRule(fd, stream, write&fileRights); errno != 0 && errno != unix.EBADFD && errno != unix.EBADF {
+				err = fmt.Errorf("a Landlock rule for descriptor %d: %w", stream, errno)
+			}
+		}
+	}
 	for _, path := range r.Execute {
 		if err == nil && r.Listed {
 			err = addPath(fd, path, unix.LANDLOCK_ACCESS_FS_EXECUTE)
@@ -132,10 +143,15 @@ func addPath(ruleset int, path string, rights uint64) error {
 			rights &= fileRights
 		}
 	}
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
-	const pathBeneath = 1 // LANDLOCK_RULE_PATH_BENEATH
-	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), pathBeneath, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+	if errno := addRule(ruleset, fd, rights); errno != 0 {
 		return fmt.Errorf("a Landlock rule for %q: %w", path, errno)
 	}
 	return nil
+}
+
+func addRule(ruleset, fd int, rights uint64) unix.Errno {
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
+	const pathBeneath = 1 // LANDLOCK_RULE_PATH_BENEATH
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), pathBeneath, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+	return errno
 }

@@ -21,10 +21,10 @@ import (
 // guard closes two holes in that, and gives refusals their names:
 //
 //   - A loader is executed to start listed programs, and run by itself it
-//     starts any. So once a program has been loaded, and before its own first
-//     instruction, what is running is looked at: every loader then calls
-//     set_tid_address, and waits for an answer. Whatever runs that is not on
-//     the list is killed.
+//     starts any. So whatever maps code from a file, as a loader does before
+//     anything of it runs, waits until what is running has been looked at, and
+//     is killed if it isn't listed. A program can keep its own filter from
+//     asking for the call, but then nothing is mapped.
 //   - A memfd lies in no folder, so Landlock doesn't rule over it. It is given
 //     without the right to be executed (memfd_create(2), MFD_NOEXEC_SEAL).
 //
@@ -42,6 +42,7 @@ type guard struct {
 	// firstPath.
 	first     int
 	firstPath string
+	looked    bool // a process could be looked at, so others can
 	told      map[string]bool
 	// scripts has what a listed file's first line starts, "" for a program.
 	scripts map[fileID]string
@@ -104,7 +105,7 @@ func (g *guard) answer(n confine.Notice) {
 		g.execute(n, pid, n.Args[0], unix.AT_FDCWD, 0)
 	case unix.SYS_EXECVEAT:
 		g.execute(n, pid, n.Args[1], int(int32(n.Args[0])), int(n.Args[4]))
-	case unix.SYS_SET_TID_ADDRESS:
+	case unix.SYS_MMAP:
 		g.loaded(n, pid)
 	case unix.SYS_MEMFD_CREATE:
 		g.memfd(n, pid)
@@ -130,8 +131,9 @@ func (g *guard) execute(n confine.Notice, pid int, address uint64, dir, flags in
 		return
 	}
 	if err != nil {
-		// A process that can't be read: nobody could say what it executes.
-		g.listener.Refuse(n, unix.EACCES)
+		// A process that made itself unreadable: Landlock and the second look
+		// hold, and its refusals have no name.
+		g.listener.Continue(n)
 		return
 	}
 	path := targetPath(pid, name, dir, flags)
@@ -151,24 +153,40 @@ func (g *guard) execute(n confine.Notice, pid int, address uint64, dir, flags in
 	g.listener.Refuse(n, unix.EACCES)
 }
 
-// targetPath is a path by which this process finds what another's execve names.
+// targetPath is a path by which this process finds what another's execve
+// names. What /proc and /dev have for "self" would be this process's own.
 func targetPath(pid int, name string, dir, flags int) string {
 	switch {
-	case filepath.IsAbs(name):
-		return name
 	case name == "" && flags&unix.AT_EMPTY_PATH != 0:
 		return fmt.Sprintf("/proc/%d/fd/%d", pid, dir)
-	case dir == unix.AT_FDCWD:
+	case !filepath.IsAbs(name) && dir == unix.AT_FDCWD:
 		return fmt.Sprintf("/proc/%d/cwd/%s", pid, name)
-	default:
+	case !filepath.IsAbs(name):
 		return fmt.Sprintf("/proc/%d/fd/%d/%s", pid, dir, name)
 	}
+	for _, own := range [][2]string{
+		{"/proc/self/", ""}, {"/proc/thread-self/", ""}, {"/dev/fd/", "fd/"}, {"/dev/stdin", "fd/0"}, {"/dev/stdout", "fd/1"}, {"/dev/stderr", "fd/2"},
+	} {
+		if rest, ok := strings.CutPrefix(name, own[0]); ok {
+			return fmt.Sprintf("/proc/%d/%s%s", pid, own[1], rest)
+		}
+	}
+	return fmt.Sprintf("/proc/%d/root%s", pid, name)
 }
 
 // known is the quick look: a listed program, by its inode alone.
 func (g *guard) known(path string) bool {
+	if g.learn {
+		return false
+	}
+	// The very file that is asked about: a path may name another by the next call.
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
 	var st unix.Stat_t
-	if g.learn || unix.Stat(path, &st) != nil {
+	if unix.Fstat(fd, &st) != nil {
 		return false
 	}
 	id := fileID{st.Dev, st.Ino}
@@ -177,7 +195,7 @@ func (g *guard) known(path string) bool {
 	}
 	interpreter, seen := g.scripts[id]
 	if !seen {
-		interpreter = commands.Interpreter(path)
+		interpreter = commands.Interpreter(fmt.Sprintf("/proc/self/fd/%d", fd))
 		g.scripts[id] = interpreter
 	}
 	return interpreter == ""
@@ -205,7 +223,9 @@ func (g *guard) refused(path string, depth int) string {
 		return ""
 	}
 	if g.learn {
-		g.tell(real)
+		if !g.isLoader(fileID{st.Dev, st.Ino}, real) {
+			g.tell(real)
+		}
 	} else if !g.listed(fileID{st.Dev, st.Ino}, real) {
 		return real
 	}
@@ -217,9 +237,18 @@ func (g *guard) refused(path string, depth int) string {
 	return ""
 }
 
+// isLoader reports whether a file loads programs, which would be any: it is
+// never listed, and lies in folders that are.
+func (g *guard) isLoader(id fileID, real string) bool {
+	return g.loaders[id] || commands.LoaderName(filepath.Base(real))
+}
+
 func (g *guard) listed(id fileID, real string) bool {
 	if g.files[id] {
 		return true
+	}
+	if g.isLoader(id, real) {
+		return false
 	}
 	for _, folder := range g.folders {
 		if strings.HasPrefix(real, folder+"/") {
@@ -236,6 +265,7 @@ func (g *guard) loaded(n confine.Notice, pid int) {
 	err := unix.Stat(exe, &st)
 	id := fileID{st.Dev, st.Ino}
 	if err == nil && !g.learn && g.files[id] {
+		g.looked = true
 		// If the caller was gone meanwhile, and another has its pid, this is an
 		// answer to nobody.
 		g.listener.Continue(n)
@@ -245,7 +275,13 @@ func (g *guard) loaded(n confine.Notice, pid int) {
 	if !g.listener.Valid(n) {
 		return
 	}
+	g.looked = g.looked || linkErr == nil
 	switch {
+	case g.looked && (errors.Is(err, unix.EACCES) || errors.Is(linkErr, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(linkErr, unix.EPERM)):
+		// It made itself unreadable, after its own code had begun, or it is an
+		// unreadable program, which no loader is. Where nothing at all can be
+		// looked at, nothing runs.
+		g.listener.Continue(n)
 	case err == nil && linkErr == nil && g.learn:
 		g.learnt(exe)
 		g.listener.Continue(n)
@@ -267,10 +303,10 @@ func (g *guard) loaded(n confine.Notice, pid int) {
 // learnt tells of what runs, but for the loaders, which are implied.
 func (g *guard) learnt(exe string) {
 	var st unix.Stat_t
-	if unix.Stat(exe, &st) != nil || g.loaders[fileID{st.Dev, st.Ino}] || st.Mode&unix.S_IFMT != unix.S_IFREG {
+	if unix.Stat(exe, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return
 	}
-	if real, err := os.Readlink(exe); err == nil && filepath.IsAbs(real) {
+	if real, err := os.Readlink(exe); err == nil && filepath.IsAbs(real) && !g.isLoader(fileID{st.Dev, st.Ino}, real) {
 		g.tell(real)
 	}
 }
@@ -283,9 +319,15 @@ func (g *guard) memfd(n confine.Notice, pid int) {
 		return
 	}
 	name, err := confine.ReadString(pid, n.Args[0], 250)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EFAULT):
 		g.listener.Refuse(n, unix.EFAULT)
 		return
+	case errors.Is(err, unix.ENAMETOOLONG):
+		g.listener.Refuse(n, unix.EINVAL)
+		return
+	case err != nil:
+		name = "unread" // its process can't be read; the name is for people
 	}
 	asked := int(uint32(n.Args[1]))
 	flags := asked&^unix.MFD_EXEC | unix.MFD_NOEXEC_SEAL | unix.MFD_CLOEXEC
@@ -316,6 +358,6 @@ func (g *guard) tell(path string) {
 	}
 	g.told[path] = true
 	var st unix.Stat_t
-	loader := unix.Stat(path, &st) == nil && g.loaders[fileID{st.Dev, st.Ino}]
+	loader := unix.Stat(path, &st) == nil && g.isLoader(fileID{st.Dev, st.Ino}, path)
 	g.runner.Send(channel.FromRelay{Executed: &channel.Executed{Path: []byte(path), Refused: !g.learn, Loader: loader}})
 }

@@ -189,7 +189,7 @@ func (r *relay) startProgram(start *channel.Start) (int, error) {
 		guard = newGuard(c, r.runner)
 		rules = append(rules, confine.Notices()...)
 	}
-	landlock := confine.Ruleset{}
+	landlock := confine.Ruleset{WriteFDs: []int{channel.StdinFD, channel.StdinFD + 1, channel.StdinFD + 2}}
 	for _, path := range start.Writable {
 		landlock.Write = append(landlock.Write, string(path))
 	}

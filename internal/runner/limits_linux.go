@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -53,7 +54,7 @@ func (l Limits) scoped(args []string) (command, env []string, err error) {
 		command = append(command, "-p", "TasksMax="+strconv.Itoa(l.Processes+ownThreads))
 	}
 	if l.CPUs > 0 {
-		command = append(command, "-p", fmt.Sprintf("CPUQuota=%d%%", max(1, int(l.CPUs*100))))
+		command = append(command, "-p", fmt.Sprintf("CPUQuota=%d%%", max(1, int(math.Round(l.CPUs*100)))))
 	}
 	return append(append(command, "--"), args...), env, nil
 }
@@ -94,7 +95,7 @@ func (l Limits) check(pid int) error {
 		}
 	}
 	if l.CPUs > 0 {
-		if err := holds("cpu.max", fmt.Sprintf("%d 100000", max(1, int(l.CPUs*100))*1000)); err != nil {
+		if err := holds("cpu.max", fmt.Sprintf("%d 100000", max(1, int(math.Round(l.CPUs*100)))*1000)); err != nil {
 			return err
 		}
 	}

@@ -44,7 +44,7 @@ type file struct {
 		Memory    *string  `toml:"memory"`
 		Processes *int     `toml:"processes"`
 		CPUs      *float64 `toml:"cpus"`
-		UserNS    bool     `toml:"userns"`
+		UserNS    *bool    `toml:"userns"`
 	} `toml:"limits"`
 	Model struct {
 		Ports []int `toml:"ports"`
@@ -118,21 +118,24 @@ func (e *FileError) Unwrap() error { return e.Err }
 // maxFile bounds a spec, in bytes.
 const maxFile = 1 << 20
 
-// Load adds what a file says to what the flags said. name is a path, or the
-// name of a ready spec where there is no such file.
+// Load adds what a file says to what the flags said. name is a path, with a
+// slash or a dot in it, or the name of a ready spec.
 func (s *Spec) Load(name string, ready func(string) ([]byte, error)) error {
+	// A name without a dot or slash is a ready one's: whose folder it is that
+	// lnk is started in has no say in it.
+	if !strings.ContainsAny(name, "/.") {
+		data, err := ready(name)
+		if err != nil {
+			return err
+		}
+		return s.parse(name, "", string(data))
+	}
 	path, err := filepath.Abs(name)
 	if err != nil {
 		return err
 	}
 	data, err := readFile(path)
 	folder := filepath.Dir(path)
-	if errors.Is(err, os.ErrNotExist) && !strings.ContainsAny(name, "/.") {
-		if data, err = ready(name); err != nil {
-			return err
-		}
-		folder = "" // it has none to be relative to
-	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("--spec %s: there is no such file", name)
@@ -349,7 +352,12 @@ func (s *Spec) merge(f *file, folder string) error {
 		}
 		s.Limits.CPUs = *c
 	}
-	s.Limits.UserNS = s.Limits.UserNS || f.Limits.UserNS
+	if n := f.Limits.UserNS; n != nil {
+		if s.Limits.UserNS != nil && *s.Limits.UserNS != *n {
+			return &keyError{"limits.userns", fmt.Errorf("it is %v here, and --userns says %v: leave one out", *n, *s.Limits.UserNS)}
+		}
+		s.Limits.UserNS = n
+	}
 	if n := f.Network.Names; n != nil {
 		if s.Rules.Names != nil && *s.Rules.Names != *n {
 			return &keyError{"network.names", fmt.Errorf("it is %v here, and --names says %v: leave one out", *n, *s.Rules.Names)}

@@ -41,8 +41,8 @@ type Limits struct {
 	Memory    string
 	Processes int
 	CPUs      float64
-	// UserNS lets it make user namespaces.
-	UserNS bool
+	// UserNS lets it make user namespaces; nil: not.
+	UserNS *bool
 }
 
 // The modes of the network.
@@ -75,7 +75,14 @@ func (s *Spec) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&s.Limits.Memory, "memory", "", "the `MEMORY` that all its processes may take together, such as 512M")
 	fs.IntVar(&s.Limits.Processes, "processes", 0, "the `NUMBER` of processes and threads that it may have at a time")
 	fs.Float64Var(&s.Limits.CPUs, "cpus", 0, "the `NUMBER` of processors that it may use, such as 1.5")
-	fs.BoolVar(&s.Limits.UserNS, "userns", false, "let it make user namespaces, and chroot in them, for a browser's own sandbox")
+	fs.BoolFunc("userns", "let it make user namespaces, and chroot in them, for a browser's own sandbox", func(text string) error {
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("it is true or false, and not %q", text)
+		}
+		s.Limits.UserNS = &on
+		return nil
+	})
 	fs.StringVar(&s.Network, "network", "", "`MODE` of its network: proxy, none, or host for this machine's own (default: proxy if a host is listed, else none)")
 }
 
@@ -107,6 +114,9 @@ func (s *Spec) Check() error {
 		}
 	}
 	if s.Rules.Wire != "" {
+		if home, err := os.UserHomeDir(); err == nil && strings.HasPrefix(s.Rules.Wire, "~/") {
+			s.Rules.Wire = home + s.Rules.Wire[1:]
+		}
 		path, err := filepath.Abs(s.Rules.Wire)
 		if err != nil {
 			return fmt.Errorf("--wire: %w", err)

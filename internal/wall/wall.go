@@ -11,6 +11,7 @@
 package wall
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -147,7 +148,7 @@ func Plan(g Grants) (*Wall, error) {
 	if err := w.protect(); err != nil {
 		return nil, err
 	}
-	return w, nil
+	return w, w.prepareHome()
 }
 
 // systemFolders are read only in every sandbox. /etc is not: see etc.go.
@@ -278,6 +279,78 @@ func (w *Wall) home() error {
 	w.pins[w.grants.Home] = pin
 	w.mounts.add(mount{kind: readWrite, dest: w.grants.Home, source: real})
 	return nil
+}
+
+// prepareHome makes what is mounted over below a home that lasts. A program
+// that had that home may have left a link on the way, which bwrap would follow
+// before the sandbox's own root is there: so every folder is gone to as itself.
+func (w *Wall) prepareHome() error {
+	if w.grants.HomeDir == "" {
+		return nil
+	}
+	home, ok := w.mounts.byDest[w.grants.Home]
+	if !ok || home.kind != readWrite || !home.elsewhere() {
+		return fmt.Errorf("--home %s: a grant of %s takes its place: leave one out", w.grants.HomeDir, w.grants.Home)
+	}
+	root, err := unix.Open(home.source, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("--home %s: %w", w.grants.HomeDir, err)
+	}
+	defer unix.Close(root)
+	for dest, m := range w.mounts.byDest {
+		below, ok := strings.CutPrefix(dest, w.grants.Home+"/")
+		if !ok {
+			continue
+		}
+		if err := makeBelow(root, below, m); err != nil {
+			return fmt.Errorf("--home %s: what is there at %s isn't what a grant would lie on, and was put there by a program in the sandbox: remove it (%w)", w.grants.HomeDir, below, err)
+		}
+	}
+	return nil
+}
+
+// makeBelow makes the folders of a path below a folder, following no link, and
+// at its end what a mount of that kind lies on.
+func makeBelow(root int, path string, m mount) error {
+	parts := strings.Split(path, "/")
+	last := len(parts)
+	isFolder := m.kind != link
+	if m.kind == readOnly || m.kind == readWrite {
+		info, err := os.Stat(m.source)
+		isFolder = err == nil && info.IsDir()
+	}
+	if !isFolder {
+		last-- // a file, or a link, is bwrap's to make in its folder
+	}
+	at := root
+	for _, part := range parts[:last] {
+		if err := unix.Mkdirat(at, part, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		next, err := unix.Openat(at, part, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if at != root {
+			unix.Close(at)
+		}
+		if err != nil {
+			return err
+		}
+		at = next
+	}
+	if at != root {
+		defer unix.Close(at)
+	}
+	if isFolder {
+		return nil
+	}
+	var st unix.Stat_t
+	err := unix.Fstatat(at, parts[last], &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) || err == nil && (st.Mode&unix.S_IFMT == unix.S_IFREG) != (m.kind == link) {
+		return nil
+	}
+	if err == nil {
+		err = unix.EEXIST
+	}
+	return err
 }
 
 // grant adds what a person named: the file or folder itself, at its real
@@ -534,6 +607,22 @@ func (w *Wall) WritableIn(real string) string {
 	}
 	for dest, m := range w.mounts.byDest {
 		if m.kind == readWrite && (within(dest, real) || within(real, m.source) || within(m.source, real)) {
+			return m.source
+		}
+	}
+	return ""
+}
+
+// LinkedIn returns the grant on a file's own disk by which a file with several
+// names could be changed by another of them, if the caller may change it at
+// all; or "".
+func (w *Wall) LinkedIn(real string, st unix.Stat_t) string {
+	if st.Nlink < 2 || st.Mode&unix.S_IFMT != unix.S_IFREG || unix.Access(real, unix.W_OK) != nil {
+		return ""
+	}
+	for _, m := range w.mounts.byDest {
+		var at unix.Stat_t
+		if m.kind == readWrite && unix.Stat(m.source, &at) == nil && at.Dev == st.Dev {
 			return m.source
 		}
 	}
