@@ -68,7 +68,7 @@ type Wire interface {
 }
 
 const (
-	maxLine      = MaxBind + 1
+	maxLine      = 64 << 10
 	controlIdle  = time.Minute
 	controlLimit = 10 * time.Second
 	// acceptBackoff is how long to wait for descriptors to come free.
@@ -84,6 +84,8 @@ type Server struct {
 	Bind func(line []byte) error
 	// UIDs are the users who are served.
 	UIDs []int
+	// Blank says that a bind may come, which is longer than any other line.
+	Blank bool
 }
 
 // Serve answers until the socket is closed, and then waits for those it is
@@ -113,11 +115,15 @@ func (s Server) Serve(l *net.UnixListener) {
 
 func (s Server) serve(conn net.Conn) {
 	lines := bufio.NewScanner(conn)
-	lines.Buffer(make([]byte, 0, 1024), maxLine)
+	longest := maxLine
+	if s.Blank {
+		longest = MaxBind + 1
+	}
+	lines.Buffer(make([]byte, 0, 1024), longest)
 	for {
 		conn.SetDeadline(time.Now().Add(controlIdle))
 		if !lines.Scan() {
-			if errors.Is(lines.Err(), bufio.ErrTooLong) {
+			if s.Blank && errors.Is(lines.Err(), bufio.ErrTooLong) {
 				reply(conn, answerError{fmt.Sprintf("the line has more than %d bytes", MaxBind)})
 			}
 			return

@@ -25,8 +25,9 @@ func (p *Proxy) controlServer(at Places) control.Server {
 			}
 			return nil
 		},
-		Bind: func(line []byte) error { return p.bind(at, line) },
-		UIDs: uids,
+		Bind:  func(line []byte) error { return p.bind(at, line) },
+		UIDs:  uids,
+		Blank: at.Blank,
 	}
 }
 

@@ -133,8 +133,10 @@ func usage(fs *flag.FlagSet, w io.Writer) {
 // checkBlank refuses what a blank proxy can't be given, and what is for one alone.
 func (at Places) checkBlank(hold bool, program []string, rules bool) error {
 	switch {
-	case !at.Blank && (hold || len(program) > 0):
-		return errors.New("a program after --, and --hold, are for --blank")
+	case !at.Blank && len(program) > 0:
+		return fmt.Errorf("unexpected argument %q: a program is for --blank", program[0])
+	case !at.Blank && hold:
+		return errors.New("--hold is for --blank")
 	case !at.Blank && at.Binder >= 0 && at.Control == "":
 		return errors.New("--binder is for --control")
 	case at.Binder == 65534:
