@@ -71,18 +71,18 @@ func Resolve(entries []string, w Where) (*List, error) {
 		l.Paths, l.Loaders = nil, nil
 		return l, nil
 	}
-	for _, pattern := range standardLoaders {
-		found, _ := filepath.Glob(pattern)
-		for _, path := range found {
-			r.loader(path)
-		}
+	for _, path := range standardLoaders {
+		r.loader(path)
 	}
 	return l, nil
 }
 
-// standardLoaders are where loaders are by their platforms' rules: programs in
-// listed folders are not looked into.
-var standardLoaders = []string{"/lib64/ld-*.so*", "/lib/ld-*.so*", "/usr/lib64/ld-*.so*", "/usr/lib/ld-*.so*"}
+// standardLoaders are where loaders are by their platforms' rules, glibc's and
+// musl's: not every program of a listed folder is looked into.
+var standardLoaders = []string{
+	"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib64/ld-linux-aarch64.so.1",
+	"/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1", "/lib64/ld-lsb-x86-64.so.3",
+}
 
 type resolver struct {
 	Where

@@ -168,6 +168,9 @@ func (s *Spec) parse(name, folder, text string) error {
 	switch {
 	case errors.As(err, &syntax):
 		message := syntax.Message
+		if strings.Contains(message, "struct {") {
+			message = "it is a table, and is given a value" // not in this language's words
+		}
 		if syntax.LastKey != "" {
 			message = syntax.LastKey + ": " + message
 		}
