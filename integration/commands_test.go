@@ -268,10 +268,7 @@ if __name__ == "__main__":
 		sandbox(t, only("sh", "node"), node+` -e 'const c = require("child_process"); console.log(String(c.execSync("echo hi")).trim()); try { c.execFileSync("/usr/bin/id", {stdio: "ignore"}) } catch (e) { console.log(e.code) }'`).exits(0).prints("hi\nEACCES\n")
 	})
 	t.Run("npm test of a package with a native addon", func(t *testing.T) {
-		headers, err := filepath.Abs(".node/node_modules/node-api-headers/include")
-		if err != nil {
-			t.Fatal(err)
-		}
+		const headers = ".node/node_modules/node-api-headers/include" // from this folder, whatever its path is here
 		npm, npmErr := exec.LookPath("npm")
 		if _, err := os.Stat(headers); err != nil || npmErr != nil {
 			t.Skip("npm, or its node-api-headers, is missing: integration/install.sh")

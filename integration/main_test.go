@@ -46,6 +46,16 @@ func testMain(m *testing.M) int {
 		bin = dir
 		os.Setenv("LNK_BIN", bin) // for the same program in the namespaces
 	}
+	if !testnet.Inside() {
+		// The tests' own client is built here, since the machine may have its
+		// /tmp over the source.
+		build := exec.Command("go", "build", "-o", filepath.Join(bin, "client"), "./client")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		build.Stdout, build.Stderr = os.Stderr, os.Stderr
+		if err := build.Run(); err != nil {
+			return fail(err)
+		}
+	}
 	entered, code, err := testnet.Reexec(bin)
 	if err != nil {
 		return fail(err)

@@ -60,14 +60,10 @@ func TestHostile_ManyNames(t *testing.T) {
 	needsFull(t)
 	echo(t, "db.test", 5432)
 	site(t, "a.other.test")
-	path, err := buildClient()
-	if err != nil {
-		t.Fatal(err)
-	}
 	flags := []string{"sandbox", "run", "--internet-host", "*.evil.test", "--internet-host", "*.other.test", "--internet-host", "db.test", "--tcp", "db.test:5432", "--tcp", "*.evil.test:27017", "--internet-host", "*.more.test",
-		"--read", path, "--", "sh", "-c"}
+		"--read", theClient, "--", "sh", "-c"}
 	long := strings.Repeat(strings.Repeat("x", 49)+".", 3)
-	run := start(t, testnet.Command(testnet.Lnk, append(flags, path+` names '#.`+long+`more.test.' 100000; echo first; read x; `+path+` names '#.evil.test.' 2000; echo second; read x; `+unproxied+`curl -sS http://a.other.test/; `+py(`talk_to("db.test", 5432)`))...))
+	run := start(t, testnet.Command(testnet.Lnk, append(flags, theClient+` names '#.`+long+`more.test.' 100000; echo first; read x; `+theClient+` names '#.evil.test.' 2000; echo second; read x; `+unproxied+`curl -sS http://a.other.test/; `+py(`talk_to("db.test", 5432)`))...))
 	run.until("first")
 	if kib := proxyMemory(t); kib > 24<<10 {
 		t.Errorf("the proxy has %d KiB", kib)
@@ -269,13 +265,9 @@ func TestWIRE4WIRE5_LookUps(t *testing.T) {
 			w.WriteMsg(reply)
 		})
 	}
-	path, err := buildClient()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for how, code := range map[string]string{"stop": "REFUSED", "pause": "SERVFAIL"} {
-		run := start(t, testnet.Command(testnet.Lnk, "sandbox", "run", "--internet-host", "*.ok.test", "--read", path, "--", "sh", "-c",
-			path+" dns udp 0 slow.ok.test. TXT & "+path+" dns udp 0 cut.ok.test. TXT & echo asked; wait; echo end; read x"))
+		run := start(t, testnet.Command(testnet.Lnk, "sandbox", "run", "--internet-host", "*.ok.test", "--read", theClient, "--", "sh", "-c",
+			theClient+" dns udp 0 slow.ok.test. TXT & "+theClient+" dns udp 0 cut.ok.test. TXT & echo asked; wait; echo end; read x"))
 		run.until("asked")
 		time.Sleep(400 * time.Millisecond)
 		before := len(internet.DNS.Asked())

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,25 +21,13 @@ import (
 // unproxied leaves a script no proxy variable.
 const unproxied = "unset HTTP_PROXY http_proxy HTTPS_PROXY https_proxy ALL_PROXY all_proxy NO_PROXY no_proxy NODE_USE_ENV_PROXY\n"
 
-var buildClient = sync.OnceValues(func() (string, error) {
-	path := testnet.BinDir + "-client"
-	build := exec.Command("go", "build", "-o", path, "./client")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
+// theClient is where the machine has the tests' client.
+const theClient = testnet.BinDir + "/client"
 
 // client runs a script that has the tests' client as "client".
 func client(t *testing.T, flags []string, script string) result {
 	t.Helper()
-	path, err := buildClient()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sandbox(t, append([]string{"--read", path}, flags...), "client() { "+path+` "$@"; }`+"\n"+script)
+	return sandbox(t, append([]string{"--read", theClient}, flags...), "client() { "+theClient+` "$@"; }`+"\n"+script)
 }
 
 // echo makes a host that sends back what it gets, on some ports.

@@ -38,6 +38,9 @@ const (
 // inside marks the process that runs in the namespaces.
 const inside = "LNK_TESTNET_INSIDE"
 
+// Inside reports whether this is the process in the namespaces.
+func Inside() bool { return os.Getenv(inside) != "" }
+
 // Reexec runs this very program again in new namespaces, with the programs of
 // binDir at BinDir, and returns its exit code; entered is true in that one.
 // It must be called before anything else is done, as root.
