@@ -32,6 +32,3 @@ func (l Limits) ParseLimits() (memory uint64, err error) {
 	}
 	return n * unit, nil
 }
-
-// Any reports whether there is any limit.
-func (l Limits) Any() bool { return l != Limits{} }
