@@ -114,9 +114,11 @@ type Start struct {
 	// UID and GID are the caller's own, as the program sees itself.
 	UID int `json:"uid"`
 	GID int `json:"gid"`
-	// Folder says that descriptor FolderFD is the socket folder, where a
-	// proxy waits.
-	Folder bool `json:"folder,omitempty"`
+	// Folders are the paths of the socket folders that the descriptors from
+	// FolderFD on are opened on. The relay makes in.sock in each.
+	Folders [][]byte `json:"folders,omitempty"`
+	// Proxy says that a proxy waits in each of them.
+	Proxy bool `json:"proxy,omitempty"`
 	// Foreground says that the program takes the terminal at its start.
 	Foreground bool `json:"foreground,omitempty"`
 	// Terminal says that there is a controlling terminal to give and take.
@@ -217,10 +219,11 @@ type Exited struct {
 const (
 	// FD is the channel.
 	FD = 3
-	// FolderFD is the socket folder, opened with O_PATH (the relay's only).
-	FolderFD = 4
 	// StdinFD and the two after it become the program's 0, 1 and 2.
-	StdinFD = 5
+	StdinFD = 4
+	// FolderFD is the first socket folder, opened with O_PATH (the relay's
+	// only). The others follow, and behind them what bwrap copies.
+	FolderFD = 7
 )
 
 const (

@@ -76,7 +76,7 @@ func newRoot() *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		RunE:  subcommandNeeded,
 	}
-	sandbox.AddCommand(newRun(), newLearn(), newSpec(), newExplain(), newKey(), newProxy(), newBind(), newList(), newWire(),
+	sandbox.AddCommand(newRun(), newWrap(), newLearn(), newSpec(), newExplain(), newKey(), newProxy(), newBind(), newBridge(), newList(), newWire(),
 		newDo("pause", "refuse a run's new calls, and let open ones stand still", "Refuse a run's new calls, and let its open tunnels stand still. Nothing is lost."),
 		newDo("resume", "let a paused run's calls go on", "Let a paused run's calls go on."),
 		newDo("stop", "end all of a run's calls, for good", "End all of a run's calls, for good. The program runs on, and is told nothing\nbut refusals."),

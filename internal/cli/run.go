@@ -23,12 +23,17 @@ type options struct {
 	file    string
 	verbose bool
 	learn   bool
+	wrap    bool // against proxies that run already
 }
 
 func (o *options) addTo(c *cobra.Command) {
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
 	fs.StringVar(&o.file, "spec", "", "a `FILE` that says the same as flags, which add to it; or the name of a ready one")
-	o.spec.AddFlags(fs)
+	if o.wrap {
+		o.spec.AddWrapFlags(fs)
+	} else {
+		o.spec.AddFlags(fs)
+	}
 	fs.BoolVar(&o.verbose, "verbose", false, "say what is done, and at the end what was reached and refused")
 	c.Flags().AddGoFlagSet(fs)
 	c.Flags().SortFlags = false
@@ -42,6 +47,9 @@ func (o *options) load() error {
 		if err := o.spec.Load(o.file, specs.Read); err != nil {
 			return err
 		}
+	}
+	if o.wrap {
+		return o.spec.CheckWrap()
 	}
 	return o.spec.Check()
 }
@@ -59,6 +67,7 @@ adds to that. Its exit code is lnk's; 125 is lnk's own refusal.`,
   lnk sandbox run --internet-host '*' -- curl -sI https://example.com
   lnk sandbox run --internet-host github.com --tcp github.com:22 --write . -- ./sync
   lnk sandbox run --spec app.toml -- npm test
+  lnk sandbox run --port 8080:3000 --write . -- ./server
   lnk sandbox run --command sh --command git -- sh -c 'git status'`,
 		DisableFlagsInUseLine: true,
 		Args:                  programNeeded,
@@ -113,7 +122,16 @@ func run(o *options, args []string) error {
 	if err := checkBwrap(); err != nil {
 		return err
 	}
-	grants, err := s.Grants(caller, programs.all(), runner.Folders(), programs.relay)
+	reached, err := openReached(s.Reached, caller)
+	if err != nil {
+		return err
+	}
+	hidden := runner.Folders()
+	for _, folder := range reached {
+		defer folder.Close()
+		hidden = append(hidden, folder.Real())
+	}
+	grants, err := s.Grants(caller, programs.all(), hidden, programs.relay)
 	if err != nil {
 		return err
 	}
@@ -145,9 +163,13 @@ func run(o *options, args []string) error {
 	if err != nil {
 		return err
 	}
+	ports, err := s.ParsePorts()
+	if err != nil {
+		return err
+	}
 	report.Step("parsed")
 	r := &runner.Run{
-		Wall: plan, Rules: s.Rules, Network: proxied, Host: s.Mode() == spec.ModeHost, Commands: listed.channel,
+		Wall: plan, Rules: s.Rules, Reached: reached, Ports: ports, Network: proxied, Host: s.Mode() == spec.ModeHost, Commands: listed.channel,
 		Limits:         runner.Limits{Memory: memory, Processes: s.Limits.Processes, CPUs: s.Limits.CPUs},
 		UserNamespaces: s.Limits.UserNS != nil && *s.Limits.UserNS,
 		Args:           args, Env: env, UID: caller.UID, GID: caller.GID,

@@ -30,6 +30,7 @@ type listed struct {
 	Started time.Time       `json:"started"`
 	Program []string        `json:"program"`
 	Log     string          `json:"log,omitempty"`
+	Reached []string        `json:"reached,omitempty"`
 	Wire    *control.Status `json:"wire,omitempty"`
 }
 
@@ -47,7 +48,7 @@ func newList() *cobra.Command {
 			}
 			rows := []listed{}
 			for _, run := range runs {
-				row := listed{Run: run.ID, PID: run.PID, Started: run.Started, Program: run.Program}
+				row := listed{Run: run.ID, PID: run.PID, Started: run.Started, Program: run.Program, Reached: run.Reached}
 				if run.Network {
 					row.Log = run.WirePath()
 					status, err := control.Ask(c.Context(), run.Control(), "status")
@@ -77,6 +78,9 @@ func printRuns(w io.Writer, rows []listed) error {
 	fmt.Fprintln(table, "RUN\tPID\tSTARTED\tWIRE\tREACHED\tREFUSED\tUP\tDOWN\tPROGRAM")
 	for _, row := range rows {
 		state, reached, refused, up, down := "none", "", "", "", ""
+		if len(row.Reached) > 0 {
+			state = "elsewhere"
+		}
 		if s := row.Wire; s != nil {
 			state = s.State
 			reached, refused, up, down = fmt.Sprint(s.Reached), fmt.Sprint(s.Refused), amount(s.Up), amount(s.Down)
@@ -117,7 +121,7 @@ func newDo(verb, short, long string) *cobra.Command {
 				return err
 			}
 			if !run.Network {
-				return fmt.Errorf("run %s has no network, so no wire to %s", run.ID[:shownID], verb)
+				return noWire(run, "so no wire to "+verb)
 			}
 			status, err := control.Ask(c.Context(), run.Control(), verb)
 			if err != nil {
@@ -195,6 +199,14 @@ the path of a log that --wire made; it may be left out while there is only one.`
 	return c
 }
 
+// noWire says why a run has none of its own.
+func noWire(run runner.Found, what string) error {
+	if len(run.Reached) > 0 {
+		return fmt.Errorf("run %s has no proxy of its own: it reaches that of %s, whose wire is that proxy's to tell of", run.ID[:shownID], strings.Join(run.Reached, ", "))
+	}
+	return fmt.Errorf("run %s has no network, %s", run.ID[:shownID], what)
+}
+
 // logPath is a run's log, or a log by its path.
 func logPath(args []string) (string, *runner.Found, error) {
 	if len(args) == 1 && strings.ContainsAny(args[0], "/.") {
@@ -205,7 +217,7 @@ func logPath(args []string) (string, *runner.Found, error) {
 		return "", nil, err
 	}
 	if !run.Network {
-		return "", nil, fmt.Errorf("run %s has no network, so no log", run.ID[:shownID])
+		return "", nil, noWire(run, "so no log")
 	}
 	return run.WirePath(), &run, nil
 }

@@ -51,25 +51,31 @@ func DialOwned(ctx context.Context, path string, owners ...int) (*net.UnixConn, 
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("the socket %q is not an absolute path", path)
 	}
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	return dialOwned(ctx, unix.AT_FDCWD, path, path, owners)
+}
+
+// dialOwned is DialOwned for a name in a folder that is open. shown is what its
+// errors call it.
+func dialOwned(ctx context.Context, dirFD int, name, shown string, owners []int) (*net.UnixConn, error) {
+	fd, err := unix.Openat(dirFD, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("the socket %s: %w", path, err)
+		return nil, fmt.Errorf("the socket %s: %w", shown, err)
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("the socket %s: %w", path, err)
+		return nil, fmt.Errorf("the socket %s: %w", shown, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return nil, fmt.Errorf("%s is not a socket", path)
+		return nil, fmt.Errorf("%s is not a socket", shown)
 	}
-	if !slices.Contains(owners, int(st.Uid)) {
-		return nil, fmt.Errorf("the socket %s is owned by uid %d", path, st.Uid)
+	if !slices.Contains(owners, int(st.Uid)) || st.Uid == overflowUID {
+		return nil, fmt.Errorf("the socket %s is owned by uid %d", shown, st.Uid)
 	}
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil {
-		return nil, fmt.Errorf("the socket %s: %w", path, err)
+		return nil, fmt.Errorf("the socket %s: %w", shown, err)
 	}
 	unixConn := conn.(*net.UnixConn)
 	uid, err := UID(unixConn)
@@ -78,7 +84,7 @@ func DialOwned(ctx context.Context, path string, owners ...int) (*net.UnixConn, 
 	}
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("the socket %s: %w", path, err)
+		return nil, fmt.Errorf("the socket %s: %w", shown, err)
 	}
 	return unixConn, nil
 }

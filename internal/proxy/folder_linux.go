@@ -17,54 +17,42 @@ import (
 // proxy requests.
 const OutSocket = "out.sock"
 
-// folder is a socket folder, held open: what is made in it is made in this
-// very folder, whatever its path comes to name.
-type folder struct {
-	file *os.File
-}
+// socketFolder is a socket folder, checked and held open.
+type socketFolder struct{ *peercred.Folder }
 
-// openFolder opens a private socket folder: a directory, not reached through
-// a link in its last part, that is this user's with mode 0700.
-func openFolder(path string) (*folder, error) {
-	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("the socket folder %q is not an absolute path", path)
-	}
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+// openFolder opens the socket folder: this user's with mode 0700, or one that
+// is shared with an agent's user through a group, as the places say.
+func openFolder(at Places) (*socketFolder, error) {
+	f, err := peercred.OpenFolder(at.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("the socket folder %s: %w", path, err)
+		return nil, fmt.Errorf("--dir: %w", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("the socket folder %s: %w", path, err)
+	switch {
+	case at.shared() && (f.GID != at.Group || f.Mode != peercred.SharedMode):
+		err = fmt.Errorf("it is of group %d with mode %04o: it must be of group %d with mode %04o (--group)", f.GID, f.Mode, at.Group, peercred.SharedMode)
+	case at.shared() && f.UID != at.AgentUser && f.UID != os.Geteuid() && f.UID != 0:
+		err = fmt.Errorf("it is uid %d's: it must be the agent user's, uid %d's", f.UID, at.AgentUser)
+	case !at.shared() && (f.UID != os.Geteuid() || f.Mode != peercred.PrivateMode):
+		err = fmt.Errorf("it is uid %d's with mode %04o: it must be uid %d's with mode %04o", f.UID, f.Mode, os.Geteuid(), peercred.PrivateMode)
 	}
-	if int(st.Uid) != os.Geteuid() || st.Mode&0o7777 != 0o700 {
-		unix.Close(fd)
-		return nil, fmt.Errorf("the socket folder %s is uid %d's with mode %04o: it must be uid %d's with mode 0700",
-			path, st.Uid, st.Mode&0o7777, os.Geteuid())
-	}
-	return &folder{os.NewFile(uintptr(fd), path)}, nil
-}
-
-func (f *folder) Close() error { return f.file.Close() }
-
-// at names an entry of the folder through the open descriptor, which also
-// keeps it shorter than a socket's address may be (unix(7)).
-func (f *folder) at(name string) string {
-	return fmt.Sprintf("/proc/self/fd/%d/%s", f.file.Fd(), name)
-}
-
-// listen makes out.sock and local.sock, open to this user alone from their
-// first moment: the process's umask is 0177 (see Main).
-func (f *folder) listen() (out, local *net.UnixListener, err error) {
-	out, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: f.at(OutSocket)})
 	if err != nil {
-		return nil, nil, f.taken(OutSocket, err)
+		f.Close()
+		return nil, fmt.Errorf("the socket folder %s: %w", at.Dir, err)
 	}
-	local, err = net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: f.at(handoff.SocketName)})
+	return &socketFolder{f}, nil
+}
+
+// listen makes out.sock and local.sock, with their rights from their first
+// moment: those that the process's umask leaves (see Main).
+func (f *socketFolder) listen() (out, local *net.UnixListener, err error) {
+	out, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: f.At(OutSocket)})
+	if err != nil {
+		return nil, nil, taken(f.Folder, OutSocket, err)
+	}
+	local, err = net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: f.At(handoff.SocketName)})
 	if err != nil {
 		out.Close()
-		return nil, nil, f.taken(handoff.SocketName, err)
+		return nil, nil, taken(f.Folder, handoff.SocketName, err)
 	}
 	return out, local, nil
 }
@@ -72,14 +60,14 @@ func (f *folder) listen() (out, local *net.UnixListener, err error) {
 // controlSocket is the control socket, and the folder that it is in.
 type controlSocket struct {
 	*net.UnixListener
-	folder *folder
+	folder *peercred.Folder
 	name   string
 }
 
 // Close ends it, and takes its name away.
 func (c *controlSocket) Close() error {
 	err := c.UnixListener.Close()
-	unix.Unlinkat(int(c.folder.file.Fd()), c.name, 0)
+	c.folder.Remove(c.name)
 	c.folder.Close()
 	return err
 }
@@ -88,26 +76,30 @@ func (c *controlSocket) Close() error {
 // who is let in; negative: none.
 func listenControl(path string, binder int) (*controlSocket, error) {
 	dir, name := filepath.Dir(path), filepath.Base(path)
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	// It may be reached by links: it is named by whoever starts the proxy.
+	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil, fmt.Errorf("the control socket's folder %s: %w", dir, err)
 	}
-	f := &folder{os.NewFile(uintptr(fd), dir)}
-	l, err := peercred.ListenPrivate(fd, name, binder)
+	f, err := peercred.OpenFolder(real)
+	if err != nil {
+		return nil, fmt.Errorf("the control socket: %w", err)
+	}
+	l, err := peercred.ListenPrivate(int(f.File().Fd()), name, binder)
 	if errors.Is(err, unix.EEXIST) {
 		err = unix.EADDRINUSE
 	}
 	if err != nil {
 		defer f.Close()
-		return nil, f.taken(name, err)
+		return nil, taken(f, name, err)
 	}
 	return &controlSocket{l, f, name}, nil
 }
 
 // taken says what to do where a socket is there already. It is never removed
 // by itself: a proxy may be serving on it.
-func (f *folder) taken(name string, err error) error {
-	path := filepath.Join(f.file.Name(), name)
+func taken(f *peercred.Folder, name string, err error) error {
+	path := filepath.Join(f.Path(), name)
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Errorf("%s is there already: another proxy serves on it, or one was killed: then remove it", path)
 	}

@@ -60,9 +60,16 @@ func Main(args []string, stderr io.Writer) int {
 
 func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error {
 	fs := flag.NewFlagSet("link-sandbox-proxy", flag.ContinueOnError)
-	at := Places{Binder: -1}
+	at := Places{Binder: -1, AgentUser: -1, Group: -1}
 	hold := false
 	fs.StringVar(&at.Dir, "dir", "", "serve in the socket `FOLDER`, an absolute path of a folder with mode 0700")
+	fs.IntVar(&at.AgentUser, "agent-user", -1, "share the socket folder with the user `UID`, whose sandbox this proxy serves: its mode is then 2770")
+	fs.IntVar(&at.Group, "group", -1, "with --agent-user: the `GID` of the folder's group, which only the two users are in")
+	fs.Func("port", "let `PORT[:INSIDE]` of this machine's loopback lead to a port inside the sandbox (repeatable)", func(text string) error {
+		port, err := bind.ParsePort(text)
+		at.Ports = append(at.Ports, port)
+		return err
+	})
 	fs.IntVar(&at.Port, "listen", 0, "serve on `PORT` of this machine's loopback")
 	fs.Func("dns", "answer names on `ADDRESS:PORT` of this machine's loopback: each endpoint's name has an address there, which leads to it", func(text string) (err error) {
 		at.DNS, err = loopbackAddress(text)
@@ -87,6 +94,10 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	}
 	if err := at.check(); err != nil {
 		return err
+	}
+	if at.shared() {
+		// Its sockets are the group's too.
+		unix.Umask(0o117)
 	}
 	if rules.Names != nil && at.Dir == "" {
 		return errors.New("--names is for a sandbox, which needs --dir: --dns answers for endpoints alone")
@@ -139,7 +150,7 @@ func (at Places) checkBlank(hold bool, program []string, rules bool) error {
 		return errors.New("--hold is for --blank")
 	case !at.Blank && at.Binder >= 0 && at.Control == "":
 		return errors.New("--binder is for --control")
-	case at.Binder == 65534:
+	case at.Binder == nobody:
 		return errors.New("--binder 65534 is nobody, which is no user's identity")
 	case !at.Blank:
 		return nil
@@ -165,7 +176,17 @@ func (at Places) check() error {
 		return fmt.Errorf("--control %q is not an absolute path", at.Control)
 	case at.Control != "" && !isFolder(filepath.Dir(at.Control)):
 		return fmt.Errorf("--control %s: there is no folder %s", at.Control, filepath.Dir(at.Control))
-	case at.Control != "" && at.Dir != "" && strings.HasPrefix(filepath.Clean(at.Control), filepath.Clean(at.Dir)+"/"):
+	case (at.AgentUser >= 0) != (at.Group >= 0):
+		return errors.New("--agent-user and --group go together")
+	case at.shared() && at.Dir == "":
+		return errors.New("--agent-user is for --dir")
+	case at.AgentUser == nobody:
+		return errors.New("--agent-user 65534 is nobody, which is no user's identity")
+	case at.shared() && at.AgentUser == os.Geteuid():
+		return errors.New("--agent-user is this proxy's own user: leave it and --group out, and serve in a folder of mode 0700")
+	case len(at.Ports) > 0 && at.Dir == "":
+		return errors.New("--port is for --dir: it leads into the sandbox behind it")
+	case at.Control != "" && at.Dir != "" && lies(at.Control, at.Dir):
 		return fmt.Errorf("--control %s lies in the socket folder, which the sandbox writes", at.Control)
 	}
 	return nil
@@ -179,6 +200,26 @@ func loopbackAddress(text string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, errors.New("it is none of this machine's loopback, such as 127.0.0.1:5353")
 	}
 	return at, nil
+}
+
+// nobody stands for every user that a user namespace doesn't map (user_namespaces(7)).
+const nobody = 65534
+
+// lies reports whether a file is in a folder or below it, by whatever links.
+func lies(path, folder string) bool {
+	for _, real := range []func(string) string{filepath.Clean, realPath} {
+		if strings.HasPrefix(real(filepath.Dir(path))+"/", real(folder)+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func realPath(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return filepath.Clean(path)
 }
 
 func isFolder(path string) bool {

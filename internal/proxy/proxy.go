@@ -21,11 +21,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"link.internal/lnk/internal/bind"
+	"link.internal/lnk/internal/bridge"
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/handoff"
 	"link.internal/lnk/internal/reach"
@@ -173,10 +176,18 @@ func (p *Proxy) countConn(conn net.Conn, state http.ConnState) {
 	}
 }
 
+// loopback4 is this machine's.
+var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
 // Places are where a proxy listens. Dir or Port is given, or both.
 type Places struct {
 	// Dir is the socket folder, an absolute path.
 	Dir string
+	// AgentUser is the user whose sandbox it serves, where that is another, and
+	// Group the folder's; negative: this user's, and nobody's.
+	AgentUser, Group int
+	// Ports lead into the sandbox.
+	Ports []bind.Port
 	// Port is one on this machine's loopback; 0: none.
 	Port int
 	// DNS is an address of this machine's loopback, where names are answered;
@@ -190,6 +201,17 @@ type Places struct {
 	Blank bool
 }
 
+// shared reports whether the socket folder is shared with an agent's user.
+func (at Places) shared() bool { return at.AgentUser >= 0 }
+
+// inside is the user whose sandbox it serves.
+func (at Places) inside() int {
+	if at.shared() {
+		return at.AgentUser
+	}
+	return os.Geteuid()
+}
+
 // Run serves until ctx ends or the runner is gone, and ends every call before
 // it returns.
 func (p *Proxy) Run(ctx context.Context, at Places) error {
@@ -199,13 +221,13 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 			end.Close()
 		}
 	}()
-	var f *folder
+	var f *socketFolder
 	if at.Dir != "" {
 		if err := handoff.Supported(); err != nil {
 			return err
 		}
 		var err error
-		if f, err = openFolder(at.Dir); err != nil {
+		if f, err = openFolder(at); err != nil {
 			return err
 		}
 		ends = append(ends, f)
@@ -233,8 +255,16 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		go p.serveHTTP(out, "out.sock")
 		go p.serveLocal(ctx, local)
 	}
+	for _, port := range at.Ports {
+		l, err := listenTCP(ctx, netip.AddrPortFrom(loopback4, port.Outside))
+		if err != nil {
+			return fmt.Errorf("--port %s: %w", port, err)
+		}
+		ends = append(ends, l)
+		go bridge.Serve(ctx, l, bridge.To{Folder: f.Folder, Owner: at.inside(), Port: port.Inside}, func(err error) { p.log.Debug("the way in", "err", err) })
+	}
 	if at.Port != 0 {
-		l, err := listenTCP(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(at.Port)))
+		l, err := listenTCP(ctx, netip.AddrPortFrom(loopback4, uint16(at.Port)))
 		if err != nil {
 			return fmt.Errorf("--listen %d: %w", at.Port, err)
 		}

@@ -8,7 +8,8 @@
 // ends, the kernel ends everything in the sandbox, and it ends with the
 // runner, whose channel is its lifeline.
 //
-// It copies no byte of the program's traffic. It imports neither package net
+// It copies no byte of the program's traffic, but for what comes in by in.sock
+// (in.go). It imports neither package net
 // nor anything that it could do without: every sandbox has one.
 package relay
 
@@ -113,9 +114,18 @@ func (r *relay) run() error {
 	if err := preparations[start.Plain](start); err != nil {
 		return err
 	}
-	if start.Folder {
-		if err := r.serveProxy(start.Plain); err != nil {
-			return err
+	for i, path := range start.Folders {
+		folder := channel.FolderFD + i
+		if err := serveIn(folder); err != nil {
+			return fmt.Errorf("in.sock in %q: %w", path, err)
+		}
+		if start.Proxy {
+			if err := r.serveProxy(folder, start.Plain); err != nil {
+				return fmt.Errorf("no proxy serves this sandbox in %q: %w", path, err)
+			}
+		}
+		if err := unix.Close(folder); err != nil {
+			return fmt.Errorf("closing the socket folder: %w", err)
 		}
 	}
 	if start.Terminal {
@@ -147,17 +157,14 @@ func (r *relay) run() error {
 
 // serveProxy makes the listeners that the proxy asks for first, so that they
 // are there when the program starts, and goes on serving its requests.
-func (r *relay) serveProxy(plain bool) error {
-	proxy, err := handoff.Dial(channel.FolderFD, plain)
+func (r *relay) serveProxy(folder int, plain bool) error {
+	proxy, err := handoff.Dial(folder, plain)
 	if err != nil {
 		return err
 	}
 	if err := proxy.ServeNext(); err != nil {
 		proxy.Close()
 		return fmt.Errorf("the proxy's first request: %w", err)
-	}
-	if err := unix.Close(channel.FolderFD); err != nil {
-		return fmt.Errorf("closing the socket folder: %w", err)
 	}
 	go func() {
 		defer proxy.Close()

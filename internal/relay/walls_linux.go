@@ -69,7 +69,7 @@ func prepareFull(start *channel.Start) error {
 	if err := limitUserNamespaces(start.UserNamespaces); err != nil {
 		return withoutPowers(err)
 	}
-	if start.Folder {
+	if start.Proxy {
 		return withoutPowers(addLoopbackAddress())
 	}
 	return nil

@@ -59,23 +59,28 @@ func (l *logBuffer) String() string {
 // of its own: no signal of the terminal is for it, and it outlives a stop.
 func (r *Run) startProxy(dir *folder) (*process, error) {
 	args := []string{r.Proxy, "--channel", "--dir", dir.net(), "--control", dir.control()}
+	for _, port := range r.Ports {
+		args = append(args, "--port", port.String())
+	}
 	return start("the proxy", args, nil, &syscall.SysProcAttr{Setsid: true}, nil)
 }
 
 // startSandbox starts bwrap, and in it the relay, which then waits for its
 // first message.
 func (r *Run) startSandbox(dir *folder) (*process, error) {
-	reference, err := os.Open(os.DevNull)
-	if r.Network {
-		reference.Close()
-		reference, err = dir.reference()
+	inherited := []*os.File{r.Stdin, r.Stdout, r.Stderr}
+	for _, folder := range r.Reached {
+		inherited = append(inherited, folder.File())
 	}
-	if err != nil {
-		return nil, err
+	if r.ownProxy() {
+		reference, err := dir.reference()
+		if err != nil {
+			return nil, err
+		}
+		defer reference.Close()
+		inherited = append(inherited, reference)
 	}
-	defer reference.Close()
-	inherited := []*os.File{reference, r.Stdin, r.Stdout, r.Stderr}
-	args, files, err := r.Wall.Args(channel.FolderFD+len(inherited), r.plain != nil)
+	args, files, err := r.Wall.Args(channel.StdinFD+len(inherited), r.plain != nil)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"link.internal/lnk/internal/bind"
+	"link.internal/lnk/internal/bridge"
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/peercred"
 	"link.internal/lnk/internal/wall"
 )
 
@@ -35,9 +37,14 @@ const ExitRefused = 125
 type Run struct {
 	Wall  *wall.Wall
 	Rules bind.Rules
-	// Network says that there is a proxy, Host that the network is the
-	// machine's own.
+	// Network says that there is a proxy for the program, Host that the network
+	// is the machine's own.
 	Network, Host bool
+	// Reached are the socket folders of proxies that run already; none: the
+	// run has a proxy of its own.
+	Reached []*peercred.Folder
+	// Ports lead into the sandbox.
+	Ports []bind.Port
 	// Args is the program and its arguments, Env its whole environment.
 	Args, Env []string
 	UID, GID  int
@@ -63,6 +70,10 @@ type Run struct {
 	endedBy    int // a signal that asked the program to end before it was started
 	proxyEnded bool
 }
+
+// ownProxy reports whether the run starts a proxy: for the program's way out,
+// or for the way in.
+func (r *Run) ownProxy() bool { return r.Network && len(r.Reached) == 0 || len(r.Ports) > 0 }
 
 // Plain says why the wall is the plain one; "" when it is the full one.
 func (r *Run) Plain() string {
@@ -121,7 +132,11 @@ func (r *Run) Run() (code int, err error) {
 			r.plain = nil
 		}
 	}
-	about := About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: r.Network, Wire: r.Rules.Wire}
+	about := About{PID: os.Getpid(), Started: time.Now().UTC(), Program: r.Args, Network: r.ownProxy(), Wire: r.Rules.Wire}
+	for _, folder := range r.Reached {
+		about.Reached = append(about.Reached, folder.Path())
+		defer bridge.Sweep(folder)
+	}
 	var dir *folder
 	var proxy *process
 	if about.Network {
@@ -247,10 +262,16 @@ func (r *Run) runIn(sandbox *process, job *job, fromProxy chan any, started func
 
 func (r *Run) startMessage(job *job, sandbox *process) *channel.Start {
 	start := &channel.Start{
-		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Folder: r.Network,
+		Dir: []byte(r.Wall.Dir), UID: r.UID, GID: r.GID, Proxy: r.Network,
 		Host: r.Host, Plain: r.plain != nil, Files: sandbox.files(), Commands: r.Commands,
 		UserNamespaces: r.UserNamespaces,
 		Terminal:       job.tty != nil && !r.NoTerminal, Ignored: job.ignored,
+	}
+	for _, folder := range r.Reached {
+		start.Folders = append(start.Folders, []byte(folder.Path()))
+	}
+	if r.ownProxy() {
+		start.Folders = append(start.Folders, []byte("the run's folder"))
 	}
 	start.Foreground = start.Terminal && job.takesTerminal(r.Stdin, r.Stdout)
 	for _, m := range r.Wall.Pinned() {

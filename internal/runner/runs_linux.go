@@ -21,8 +21,10 @@ type About struct {
 	Started time.Time `json:"started"`
 	// Program is the command that was given.
 	Program []string `json:"program"`
-	// Network says that there is a proxy.
+	// Network says that the run has a proxy of its own.
 	Network bool `json:"network"`
+	// Reached are the socket folders of proxies that ran already.
+	Reached []string `json:"reached,omitempty"`
 	// Wire is where it logs; empty: in its folder.
 	Wire string `json:"wire,omitempty"`
 }

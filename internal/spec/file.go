@@ -19,6 +19,8 @@ type file struct {
 	Env   []string `toml:"env"`
 	Ports []string `toml:"ports"`
 
+	Reached []string `toml:"reached"`
+
 	Internet struct {
 		Allow      []string `toml:"allow"`
 		TCP        []string `toml:"tcp"`
@@ -76,7 +78,8 @@ var Keys = []Key{
 	{"write", "list of paths", "--write", "what it may read and write"},
 	{"home", "path", "--home", "a folder that is its home and lasts: yours, mode 0700"},
 	{"env", "list of texts", "--env", "`NAME=VALUE` to set, `NAME` to pass on from here"},
-	{"ports", "list of texts", "", "ports passed in; not served yet"},
+	{"ports", "list of texts", "--port", "ports of this machine's loopback that lead to one inside: `PORT` or `PORT:INSIDE`"},
+	{"reached", "list of paths", "--reach", "socket folders of proxies that run already; for `lnk sandbox wrap`"},
 	{"internet.allow", "list of hosts", "--internet-host", "hosts it may reach, on 443 and 80"},
 	{"internet.tcp", "list of host:port", "--tcp", "other ports of hosts that it may reach"},
 	{"internet.upstream", "text", "--upstream", "where its traffic leaves from"},
@@ -289,6 +292,7 @@ func (s *Spec) merge(f *file, folder string) error {
 		relative bool
 	}{
 		{"read", f.Read, &s.Read, true}, {"write", f.Write, &s.Write, true}, {"env", f.Env, &s.Env, false},
+		{"ports", f.Ports, &s.Ports, false}, {"reached", f.Reached, &s.Reached, true},
 		{"internet.allow", f.Internet.Allow, &s.Rules.InternetHost, false}, {"internet.tcp", f.Internet.TCP, &s.Rules.TCP, false},
 		{"lan.allow", f.LAN.Allow, &s.Rules.LANHost, false},
 		{"commands.allow", f.Commands.Allow, &s.Commands, false},
@@ -368,7 +372,7 @@ func (s *Spec) merge(f *file, folder string) error {
 		s.Rules.Names = n
 	}
 	for key, given := range map[string]bool{
-		"ports": len(f.Ports) > 0, "model.ports": len(f.Model.Ports) > 0, "browser.allow": len(f.Browser.Allow) > 0, "tools.use": len(f.Tools.Use) > 0,
+		"model.ports": len(f.Model.Ports) > 0, "browser.allow": len(f.Browser.Allow) > 0, "tools.use": len(f.Tools.Use) > 0,
 	} {
 		if given {
 			return &keyError{key, errors.New("it isn't served yet: leave it out")}

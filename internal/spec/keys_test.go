@@ -52,8 +52,10 @@ func TestKeys(t *testing.T) {
 	}
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	new(Spec).AddFlags(fs)
+	wrap := flag.NewFlagSet("", flag.ContinueOnError)
+	new(Spec).AddWrapFlags(wrap)
 	for _, k := range Keys {
-		if k.Flag != "" && fs.Lookup(strings.TrimPrefix(k.Flag, "--")) == nil {
+		if k.Flag != "" && fs.Lookup(strings.TrimPrefix(k.Flag, "--")) == nil && wrap.Lookup(strings.TrimPrefix(k.Flag, "--")) == nil {
 			t.Errorf("%s: there is no flag %s", k.Name, k.Flag)
 		}
 	}

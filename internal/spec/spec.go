@@ -3,11 +3,14 @@
 package spec
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/user"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,6 +34,10 @@ type Spec struct {
 	// there must be some.
 	Commands []string
 	Limits   Limits
+	// Ports lead into the sandbox: PORT[:INSIDE].
+	Ports []string
+	// Reached are socket folders of proxies that run already.
+	Reached []string
 	// Spec is the file that was loaded, as it was named; empty: none.
 	Spec string
 }
@@ -57,16 +64,28 @@ func (s *Spec) Mode() string {
 	switch {
 	case s.Network != "":
 		return s.Network
-	case s.Rules.Network():
+	case s.Rules.Network() || len(s.Reached) > 0:
 		return ModeProxy
 	default:
 		return ModeNone
 	}
 }
 
-// AddFlags defines the flags that make a Spec.
+// AddFlags defines the flags that make a Spec, for run.
 func (s *Spec) AddFlags(fs *flag.FlagSet) {
 	s.Rules.AddFlags(fs)
+	fs.Var((*bind.List)(&s.Ports), "port", "let `PORT[:INSIDE]` of this machine's loopback lead to a port inside (repeatable)")
+	fs.StringVar(&s.Network, "network", "", "`MODE` of its network: proxy, none, or host for this machine's own (default: proxy if a host is listed, else none)")
+	s.addWallFlags(fs)
+}
+
+// AddWrapFlags defines the flags for wrap, whose proxy runs already.
+func (s *Spec) AddWrapFlags(fs *flag.FlagSet) {
+	fs.Var((*bind.List)(&s.Reached), "reach", "the socket `FOLDER` of a proxy that runs already (repeatable: the first is its way out)")
+	s.addWallFlags(fs)
+}
+
+func (s *Spec) addWallFlags(fs *flag.FlagSet) {
 	fs.Var((*bind.List)(&s.Read), "read", "a `PATH` it may read (repeatable)")
 	fs.Var((*bind.List)(&s.Write), "write", "a `PATH` it may read and write (repeatable)")
 	fs.StringVar(&s.Home, "home", "", "a `FOLDER` that is its home and lasts, yours with mode 0700 (without: an empty one)")
@@ -83,11 +102,42 @@ func (s *Spec) AddFlags(fs *flag.FlagSet) {
 		s.Limits.UserNS = &on
 		return nil
 	})
-	fs.StringVar(&s.Network, "network", "", "`MODE` of its network: proxy, none, or host for this machine's own (default: proxy if a host is listed, else none)")
+}
+
+// CheckWrap refuses what is for run: the network's rules are those of the
+// proxy that runs already.
+func (s *Spec) CheckWrap() error {
+	if len(s.Reached) == 0 {
+		return errors.New("no proxy to reach: name its socket folder with --reach")
+	}
+	if !reflect.DeepEqual(s.Rules, bind.Rules{}) || s.Network != "" || len(s.Ports) > 0 {
+		return fmt.Errorf("%s: what it says of the network is for lnk sandbox run: a proxy that runs already has rules of its own", s.Spec)
+	}
+	_, err := s.Limits.ParseLimits()
+	return err
+}
+
+// ParsePorts reads the ports that lead in.
+func (s *Spec) ParsePorts() ([]bind.Port, error) {
+	var ports []bind.Port
+	for _, text := range s.Ports {
+		port, err := bind.ParsePort(text)
+		if err != nil {
+			return nil, fmt.Errorf("--port: %w", err)
+		}
+		if slices.ContainsFunc(ports, func(p bind.Port) bool { return p.Outside == port.Outside }) {
+			return nil, fmt.Errorf("--port: %d leads to two ports inside", port.Outside)
+		}
+		ports = append(ports, port)
+	}
+	return ports, nil
 }
 
 // Check refuses what could never be meant, and makes the log's path absolute.
 func (s *Spec) Check() error {
+	if len(s.Reached) > 0 {
+		return fmt.Errorf("%s: reached is for lnk sandbox wrap: run starts a proxy of its own", s.Spec)
+	}
 	if _, err := s.Rules.Compile(); err != nil {
 		return err
 	}
@@ -96,6 +146,12 @@ func (s *Spec) Check() error {
 	}
 	if _, err := s.Limits.ParseLimits(); err != nil {
 		return err
+	}
+	if _, err := s.ParsePorts(); err != nil {
+		return err
+	}
+	if len(s.Ports) > 0 && s.Network == ModeHost {
+		return errors.New("--port leads into a network of the sandbox's own, and --network host is this machine's: leave one out")
 	}
 	switch s.Network {
 	case "", ModeProxy:
