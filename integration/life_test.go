@@ -153,7 +153,7 @@ func TestRUN6_Folder(t *testing.T) {
 			}
 			return nil
 		})
-		want := []string{" drwx------", "/control.sock Srw-------", "/net drwx------", "/net/local.sock Srw-------", "/net/out.sock Srw-------", "/run.json -rw-------", "/wire -rw-------"}
+		want := []string{" drwx------", "/control.sock Srw-------", "/net drwx------", "/net/in.sock Srw-------", "/net/local.sock Srw-------", "/net/out.sock Srw-------", "/run.json -rw-------", "/wire -rw-------"}
 		if !slices.Equal(got, want) {
 			t.Errorf("the folder has %q", got)
 		}

@@ -98,7 +98,7 @@ func TestRUN4_BadSpecs(t *testing.T) {
 		"[internet]\nallow = [\"a b\"]\n[commands]\nallow=[\"*\"]\n":                                {"a b"},
 		"[internet]\ntcp = [\"a.test:22\"]\n[commands]\nallow=[\"*\"]\n":                            {"a.test:22", "--internet-host a.test"},
 		"[model]\nports = [11434]\n":                                                                {"line 2", "model.ports", "isn't served yet"},
-		"ports = [\"8080\"]\n":                                                                      {"line 1", "ports", "isn't served yet"},
+		"ports = [\"808080\"]\n[commands]\nallow=[\"*\"]\n":                                         {"808080", "PORT[:INSIDE]"},
 		"[tools]\nuse = [\"gh\"]\n":                                                                 {"tools.use", "isn't served yet"},
 		"[browser]\nallow = [\"*\"]\n":                                                              {"browser.allow", "isn't served yet"},
 		"read = [\"no-such-folder\"]\n[commands]\nallow=[\"*\"]\n":                                  {"no-such-folder", "doesn't exist"},

@@ -206,7 +206,7 @@ func TestUSER2_WayIn(t *testing.T) {
 	run.wait()
 	in := p.dir + "/in.sock"
 	for name, put := range map[string]func() func(){
-		"a socket of the proxy's own user": func() func() { return p.serve(t, p.proxy, p.proxy, in) },
+		"a socket of the proxy's own user":               func() func() { return p.serve(t, p.proxy, p.proxy, in) },
 		"the proxy's user's socket, of the agent's name": func() func() { return p.serve(t, p.proxy, p.agent, in) },
 		"the agent's socket, of another's name":          func() func() { return p.serve(t, p.agent, p.proxy, in) },
 		"a stranger's":                                   func() func() { return p.serve(t, testnet.Stranger, testnet.Stranger, in) },

@@ -97,6 +97,7 @@ func TestRUN_Wrap(t *testing.T) {
 	reached := userFile(t, "reached.toml", "reached = [\"sockets\"]\n[commands]\nallow = [\"*\"]\n", 0o644)
 	defer os.Remove(reached)
 	lnk(t, "sandbox", "run", "--spec", reached, "--", "true").exits(125).says("lnk sandbox wrap")
+	lnk(t, "sandbox", "spec", "check", reached).exits(0)
 	// One sandbox a folder.
 	run := start(t, testnet.Command(testnet.Lnk, "sandbox", "wrap", "--reach", dir, "--", "sh", "-c", "echo up; read x"))
 	run.until("up")

@@ -51,7 +51,7 @@ type ToProxy struct {
 
 // Serve makes a proxy somebody's.
 type Serve struct {
-	Rules bind.Rules `json:"rules"`
+	Binding bind.Binding `json:"binding"`
 	// Wire is where the log goes unless the rules say where.
 	Wire string `json:"wire,omitempty"`
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/confine"
 	"link.internal/lnk/internal/runner"
@@ -246,7 +247,7 @@ func startTrue(programs sisters) (plain string, err error) {
 	}
 	defer null.Close()
 	try := &runner.Run{
-		Wall: plan, Rules: s.Rules, Network: true, Args: []string{wall.RelayPath, "nothing"}, Env: env, UID: caller.UID, GID: caller.GID,
+		Wall: plan, Rules: bind.Binding{Rules: s.Rules}, Network: true, Args: []string{wall.RelayPath, "nothing"}, Env: env, UID: caller.UID, GID: caller.GID,
 		Bwrap: bwrapPath, Proxy: programs.proxy,
 		Stdin: null, Stdout: null, Stderr: null, Report: silent{}, Try: true, NoTerminal: true,
 	}

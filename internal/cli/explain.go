@@ -109,6 +109,7 @@ type planned struct {
 
 // plan does what a run does before it starts anything.
 func (o *options) plan() (*planned, error) {
+	o.planned = true
 	if err := o.load(); err != nil {
 		return nil, err
 	}

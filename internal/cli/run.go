@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/commands"
 	"link.internal/lnk/internal/confine"
@@ -24,6 +25,7 @@ type options struct {
 	verbose bool
 	learn   bool
 	wrap    bool // against proxies that run already
+	planned bool // for either of the two: nothing is started
 }
 
 func (o *options) addTo(c *cobra.Command) {
@@ -48,7 +50,7 @@ func (o *options) load() error {
 			return err
 		}
 	}
-	if o.wrap {
+	if o.wrap || o.planned && len(o.spec.Reached) > 0 {
 		return o.spec.CheckWrap()
 	}
 	return o.spec.Check()
@@ -167,9 +169,13 @@ func run(o *options, args []string) error {
 	if err != nil {
 		return err
 	}
+	binding := bind.Binding{Rules: s.Rules}
+	if err := s.Routes.Load(&binding); err != nil {
+		return err
+	}
 	report.Step("parsed")
 	r := &runner.Run{
-		Wall: plan, Rules: s.Rules, Reached: reached, Ports: ports, Network: proxied, Host: s.Mode() == spec.ModeHost, Commands: listed.channel,
+		Wall: plan, Rules: binding, Reached: reached, Ports: ports, Network: proxied, Host: s.Mode() == spec.ModeHost, Commands: listed.channel,
 		Limits:         runner.Limits{Memory: memory, Processes: s.Limits.Processes, CPUs: s.Limits.CPUs},
 		UserNamespaces: s.Limits.UserNS != nil && *s.Limits.UserNS,
 		Args:           args, Env: env, UID: caller.UID, GID: caller.GID,

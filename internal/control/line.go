@@ -14,41 +14,37 @@ import (
 // MaxBind is the longest line that binds a proxy, in bytes, its end not counted.
 const MaxBind = 1 << 20
 
-// line is what binds a proxy: the rules, and what it is given besides.
+// line is what binds a proxy (docs/bind.schema.json).
 type line struct {
-	bind.Rules `json:",inline"`
+	bind.Binding `json:",inline"`
 	// What is known and not served yet.
-	Routes      jsontext.Value `json:"routes"`
-	Caller      jsontext.Value `json:"caller"`
-	URLSecret   string         `json:"url_secret"`
-	Model       []int          `json:"model"`
-	BrowserHost []string       `json:"browser_host"`
-	Tools       []string       `json:"tools"`
+	Model       []int    `json:"model"`
+	BrowserHost []string `json:"browser_host"`
+	Tools       []string `json:"tools"`
 }
 
 // ParseBind reads the line that binds a proxy, strictly: unknown, duplicate
 // and wrongly cased names, bytes behind the object and bad UTF-8 are refused.
 // Its errors quote nothing of a value, which may be a secret.
-func ParseBind(data []byte) (bind.Rules, error) {
+func ParseBind(data []byte) (bind.Binding, error) {
 	var l line
 	if len(data) > MaxBind {
-		return bind.Rules{}, fmt.Errorf("the line has more than %d bytes", MaxBind)
+		return bind.Binding{}, fmt.Errorf("the line has more than %d bytes", MaxBind)
 	}
 	if err := json.Unmarshal(data, &l, json.RejectUnknownMembers(true)); err != nil {
-		return bind.Rules{}, errors.New(describe(err))
+		return bind.Binding{}, errors.New(describe(err))
 	}
 	if jsontext.Value(data).Kind() != '{' {
-		return bind.Rules{}, errors.New("the line is no JSON object")
+		return bind.Binding{}, errors.New("the line is no JSON object")
 	}
 	for name, given := range map[string]bool{
-		"routes": len(l.Routes) > 0, "caller": len(l.Caller) > 0, "url_secret": l.URLSecret != "",
 		"model": len(l.Model) > 0, "browser_host": len(l.BrowserHost) > 0, "tools": len(l.Tools) > 0,
 	} {
 		if given {
-			return bind.Rules{}, fmt.Errorf("%s isn't served yet: leave it out", name)
+			return bind.Binding{}, fmt.Errorf("%s isn't served yet: leave it out", name)
 		}
 	}
-	return l.Rules, nil
+	return l.Binding, l.CheckRoutes()
 }
 
 // describe says where a line is wrong, without what stands there.

@@ -17,7 +17,8 @@ func TestParseBind(t *testing.T) {
 		"": "no JSON", "null": "no JSON object", "[]": "", "3": "", `"x"`: "", "{} {}": "no JSON", "{}x": "no JSON",
 		`{"internet_hosts": []}`: `no "internet_hosts"`, `{"Internet_host": []}`: `no "Internet_host"`, `{"tcp": [], "tcp": []}`: `"tcp" is there twice`,
 		`{"per_minute": "5"}`: `"per_minute" is of another type`, `{"per_minute": 99999999999999999999}`: `"per_minute"`, `{"per_minute": 1.5}`: `"per_minute"`,
-		"{\"agent\": \"\xff\"}": "no JSON", `{"tools": ["gh"]}`: "isn't served yet", `{"url_secret": "hunter2"}`: "isn't served yet", `{"routes": []}`: "isn't served yet",
+		"{\"agent\": \"\xff\"}": "no JSON", `{"tools": ["gh"]}`: "isn't served yet", `{"url_secret": "hunter2/"}`: "url_secret", `{"caller": {"name": "a", "key": "hunter2 hunter2"}}`: "its key",
+		`{"routes": [{"prefix": "/a", "serve": {"unix": "/x"}}]}`: "without a caller", `{"caller": {"name": "a", "key": "k"}, "routes": [{"prefix": "/a", "serve": {"program": ["x"]}, "given": {"hunter2": 1, "x": [hunter2]}}]}`: "no JSON",
 		strings.Repeat("[", 20000): "no JSON object", strings.Repeat(`{"a":`, 20000): "", `{"agent": "x"`: "no JSON", strings.Repeat(" ", MaxBind+1): "more than",
 	} {
 		_, err := ParseBind([]byte(text))

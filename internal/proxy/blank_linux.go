@@ -36,7 +36,7 @@ var errBound = errors.New("this proxy is bound already")
 // bind makes a blank proxy somebody's: the whole line is checked, then all of
 // it holds, or nothing does.
 func (p *Proxy) bind(at Places, line []byte) error {
-	rules, err := control.ParseBind(line)
+	binding, err := control.ParseBind(line)
 	if err != nil {
 		return err
 	}
@@ -45,14 +45,14 @@ func (p *Proxy) bind(at Places, line []byte) error {
 	if p.service.Load() != nil {
 		return errBound
 	}
-	if rules.Wire != "" && !filepath.IsAbs(rules.Wire) {
+	if binding.Wire != "" && !filepath.IsAbs(binding.Wire) {
 		return errors.New("wire is no absolute path")
 	}
-	service, err := NewService(rules, "", p.refused)
+	service, err := NewService(binding, "", p.log, p.refused)
 	if err != nil {
 		return err
 	}
-	if err := giveUpFiles(at, service.wirePath); err != nil {
+	if err := giveUpFiles(at, service); err != nil {
 		service.Close()
 		return err
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
@@ -26,14 +27,21 @@ func readable() []string {
 // giveUpFiles gives up the user's files, but the folders of its sockets and of
 // its log, and giveUpCalls the system calls that it has no use for. A proxy
 // that was taken over then holds what it was told, and the network.
-func giveUpFiles(at Places, wire string) error {
+//
+// What the programs of its routes are started from stays, and this program,
+// which starts them: they are confined as it is.
+func giveUpFiles(at Places, service *Service) error {
 	var folders []string
-	for _, folder := range []string{at.Dir, folderOf(at.Control), folderOf(wire)} {
+	for _, folder := range []string{at.Dir, folderOf(at.Control), folderOf(service.wirePath)} {
 		if folder != "" {
 			folders = append(folders, folder)
 		}
 	}
-	if err := restrictFiles(readable(), folders); err != nil {
+	files := service.routes.Files()
+	if self, err := os.Executable(); err == nil && len(files) > 0 {
+		files = append(files, self)
+	}
+	if err := restrictFiles(readable(), files, folders); err != nil {
 		return fmt.Errorf("giving up the user's files: %w", err)
 	}
 	return nil
@@ -53,11 +61,11 @@ func folderOf(path string) string {
 	return filepath.Dir(path)
 }
 
-// restrictFiles leaves this process the files below read, and those below write
-// to change as well, where the kernel has Landlock; nothing can be opened
+// restrictFiles leaves this process the files and those below the folders of
+// read to read and execute, and those below write to change as well, where the kernel has Landlock; nothing can be opened
 // elsewhere. What is missing of read is left out. It needs no_new_privs, and a
 // program that was built without cgo.
-func restrictFiles(read, write []string) error {
+func restrictFiles(read, files, write []string) error {
 	abi, err := confine.LandlockABI()
 	if err != nil || abi == 0 {
 		return err
@@ -68,6 +76,7 @@ func restrictFiles(read, write []string) error {
 	config := versions[min(abi, len(versions))-1]
 	err = config.RestrictPaths(
 		landlock.RODirs(read...).IgnoreIfMissing(),
+		landlock.ROFiles(files...),
 		landlock.RWDirs(write...),
 		landlock.RWFiles("/dev/null"),
 	)

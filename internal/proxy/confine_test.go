@@ -28,7 +28,7 @@ func confined(dir string) string {
 	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
 		return "skip: " + errno.Error()
 	}
-	if err := restrictFiles([]string{"/usr", "/nowhere"}, []string{filepath.Join(dir, "own")}); err != nil {
+	if err := restrictFiles([]string{"/usr", "/nowhere"}, nil, []string{filepath.Join(dir, "own")}); err != nil {
 		return err.Error()
 	}
 	if err := confine.Self(); err != nil {

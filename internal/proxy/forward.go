@@ -15,6 +15,7 @@ import (
 
 	"link.internal/lnk/internal/egress"
 	"link.internal/lnk/internal/reach"
+	"link.internal/lnk/internal/routes"
 	"link.internal/lnk/internal/wire"
 )
 
@@ -36,7 +37,12 @@ func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request, c call) {
 		s.refuse(w, c, refusalOf(&egress.RefusedError{Target: t, Decision: decision}))
 		return
 	}
-	f := &forwarding{call: c, client: r.Context()}
+	s.pass(w, r, &forwarding{call: c, client: r.Context()}, s.forward)
+}
+
+// pass forwards a request that was allowed, and logs and counts it at its end.
+func (s *Service) pass(w http.ResponseWriter, r *http.Request, f *forwarding, by *httputil.ReverseProxy) {
+	c := f.call
 	f.up.gate, f.down.gate = &s.gate, &s.gate
 	ctx, cancel := s.outliving(r.Context())
 	defer cancel()
@@ -55,12 +61,13 @@ func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request, c call) {
 			s.wire.Append(record)
 		}
 	}()
-	s.forward.ServeHTTP(w, r.WithContext(ctx))
+	by.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // forwarding is what is learned of one request while it is forwarded.
 type forwarding struct {
 	call     call
+	route    *routes.Call    // nil: it goes out
 	client   context.Context // ends when the client has nothing more to send
 	answered bool
 	refused  bool
@@ -141,6 +148,18 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 		ReadBufferSize:         32 << 10,
 		WriteBufferSize:        32 << 10,
 	}
+	return s.newReverseProxy(transport, refusalOf, func(f *forwarding, out *http.Request) *http.Request {
+		t := f.call.target
+		out.URL.Scheme = "http"
+		out.URL.Host = t.String()
+		out.Host = hostHeader(t)
+		return out.WithContext(context.WithValue(out.Context(), targetKey{}, t))
+	})
+}
+
+// newReverseProxy makes what forwards by a transport. rewrite says where a
+// request goes, and refused how an error is answered.
+func (s *Service) newReverseProxy(transport *http.Transport, refused func(error) refusal, rewrite func(*forwarding, *http.Request) *http.Request) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport:     transport,
 		FlushInterval: -1,
@@ -148,10 +167,6 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 		ErrorLog:      log.New(io.Discard, "", 0),
 		Rewrite: func(p *httputil.ProxyRequest) {
 			f := p.In.Context().Value(forwardingKey{}).(*forwarding)
-			t := f.call.target
-			p.Out.URL.Scheme = "http"
-			p.Out.URL.Host = t.String()
-			p.Out.Host = hostHeader(t)
 			// The same map: its values come with the end of the body.
 			p.Out.Trailer = p.In.Trailer
 			// As they were sent: ReverseProxy takes out what it can't parse of
@@ -173,7 +188,7 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 				f.up.ReadCloser = p.Out.Body
 				p.Out.Body = &f.up
 			}
-			*p.Out = *p.Out.WithContext(context.WithValue(p.Out.Context(), targetKey{}, t))
+			*p.Out = *rewrite(f, p.Out)
 		},
 		ModifyResponse: func(resp *http.Response) error {
 			if !s.gate.wait() {
@@ -181,6 +196,9 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 			}
 			f := resp.Request.Context().Value(forwardingKey{}).(*forwarding)
 			f.answered, f.status = true, resp.StatusCode
+			if f.route != nil {
+				f.route.Answered()
+			}
 			f.down.ReadCloser = resp.Body
 			if writer, ok := resp.Body.(io.Writer); ok {
 				resp.Body = upgraded{&f.down, writer, &f.up}
@@ -200,7 +218,7 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 				f.refused = false // the client is gone, which says nothing of the origin
 				return
 			}
-			s.refuse(w, f.call, refusalOf(err))
+			s.refuse(w, f.call, refused(err))
 		},
 	}
 }

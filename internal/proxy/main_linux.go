@@ -20,6 +20,7 @@ import (
 
 	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/routes"
 )
 
 // exitRefused is the exit code of all that the proxy itself refuses.
@@ -29,6 +30,10 @@ const exitRefused = 125
 func Main(args []string, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == thenFlag {
 		return then(args[1:], stderr)
+	}
+	if len(args) > 1 && args[0] == routes.ExecFlag {
+		fmt.Fprintln(stderr, "link-sandbox-proxy:", routes.Exec(args[1:]))
+		return exitRefused
 	}
 	beside, err := startBeside(args)
 	if err != nil {
@@ -80,8 +85,10 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	fs.IntVar(&at.Binder, "binder", -1, "let the user `UID` use the control socket beside this one")
 	fs.BoolVar(&hold, "hold", false, "with --blank: wait until told to end, without a program after --")
 	withRunner := fs.Bool(channelFlag, false, "take rules from, and end with, the runner at descriptor 3")
-	var rules bind.Rules
+	var rules bind.Binding
 	rules.AddFlags(fs)
+	var files bind.RouteFiles
+	files.AddFlags(fs)
 	fs.SetOutput(io.Discard) // an error is said once, by Main
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		usage(fs, stderr)
@@ -89,7 +96,7 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	} else if err != nil {
 		return fmt.Errorf("%w: see lnk sandbox proxy --help", err)
 	}
-	if err := at.checkBlank(hold, fs.Args(), !reflect.DeepEqual(rules, bind.Rules{})); err != nil {
+	if err := at.checkBlank(hold, fs.Args(), !reflect.DeepEqual(rules, bind.Binding{}) || files != (bind.RouteFiles{})); err != nil {
 		return err
 	}
 	if err := at.check(); err != nil {
@@ -118,7 +125,10 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	if at.Blank {
 		return p.Run(ctx, at)
 	}
-	service, err := NewService(rules, "", p.refused)
+	if err := files.Load(&rules); err != nil {
+		return err
+	}
+	service, err := NewService(rules, "", p.log, p.refused)
 	if err != nil {
 		return err
 	}

@@ -242,7 +242,7 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		return err
 	}
 	if !at.Blank {
-		if err := giveUpFiles(at, p.service.Load().wirePath); err != nil {
+		if err := giveUpFiles(at, p.service.Load()); err != nil {
 			return err
 		}
 	}
@@ -330,7 +330,7 @@ func (p *Proxy) serveRunner(ctx context.Context) (context.Context, error) {
 	if first.Serve == nil {
 		return nil, errors.New("the runner's first message isn't serve")
 	}
-	service, err := NewService(first.Serve.Rules, first.Serve.Wire, func(r channel.Refused) {
+	service, err := NewService(first.Serve.Binding, first.Serve.Wire, p.log, func(r channel.Refused) {
 		p.tell(channel.FromProxy{Refused: &r})
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"link.internal/lnk/internal/egress"
 	"link.internal/lnk/internal/names"
 	"link.internal/lnk/internal/reach"
+	"link.internal/lnk/internal/routes"
 	"link.internal/lnk/internal/wire"
 )
 
@@ -47,6 +49,8 @@ type Service struct {
 	refusals    refusals
 	pages       onceAMinute
 	forward     *httputil.ReverseProxy
+	routes      *routes.Set
+	toRoutes    *httputil.ReverseProxy
 }
 
 // NewService checks the rules and opens the log. refused is told of each
@@ -54,7 +58,7 @@ type Service struct {
 //
 // defaultWire is where the log goes that nobody asked for, small and gone with
 // the run; empty for none.
-func NewService(rules bind.Rules, defaultWire string, refused func(channel.Refused)) (*Service, error) {
+func NewService(rules bind.Binding, defaultWire string, log *slog.Logger, refused func(channel.Refused)) (_ *Service, err error) {
 	compiled, err := rules.Compile()
 	if err != nil {
 		return nil, err
@@ -63,8 +67,17 @@ func NewService(rules bind.Rules, defaultWire string, refused func(channel.Refus
 	if err != nil {
 		return nil, err
 	}
+	led, err := routes.New(rules, log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			led.Close()
+		}
+	}()
 	s := &Service{
-		names: rules.NamesOn(), table: names.NewTable(compiled.Endpoints()),
+		routes: led, names: rules.NamesOn(), table: names.NewTable(compiled.Endpoints()),
 		rules: compiled, interfaces: &egress.Interfaces{}, tally: newTally(refused),
 		refusals: refusals{limit: rules.PauseAfter},
 	}
@@ -85,7 +98,7 @@ func NewService(rules bind.Rules, defaultWire string, refused func(channel.Refus
 	s.records.Allowed = func() bool { return s.notRunning() == nil }
 	s.nameRecords = rate.NewLimiter(namesASec, namesAtOnce)
 	s.dialer = &egress.Dialer{Rules: compiled, Interfaces: s.interfaces, Upstream: upstream}
-	s.forward = s.newForward()
+	s.forward, s.toRoutes = s.newForward(), s.newToRoutes()
 	return s, nil
 }
 
@@ -104,6 +117,7 @@ const closeLimit = 2 * time.Second
 func (s *Service) Close() channel.Summary {
 	s.Stop()
 	s.calls.drain(closeLimit)
+	s.routes.Close()
 	s.wire.Close()
 	return s.tally.summary()
 }
@@ -169,11 +183,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case bad != nil:
 		s.refuse(w, c, *bad)
 	case c.own:
-		// A request to the proxy itself. It has no routes.
-		s.refuse(w, c, refusal{
-			status: http.StatusNotFound, code: codeRoute,
-			why: "it is a proxy: send it CONNECT, or a request with a whole http:// URL",
-		})
+		s.serveOwn(w, r, c)
 	case r.Method == http.MethodConnect:
 		s.connect(w, r, c)
 	default:
@@ -261,7 +271,8 @@ type call struct {
 // section 3.2.2). No header decides. bad is for what is no target.
 func newCall(r *http.Request) (c call, bad *refusal) {
 	c = call{start: time.Now(), from: from(r), method: r.Method}
-	if r.Method != http.MethodConnect {
+	// A path of the proxy's own may hold the URL secret.
+	if r.Method != http.MethodConnect && r.URL.IsAbs() {
 		c.path = r.URL.EscapedPath()
 	}
 	refuse := func(why string) (call, *refusal) {
@@ -343,6 +354,7 @@ const (
 	codeBrowser    reach.Code = "browser"
 	codeRate       reach.Code = "rate"
 	codeSNI        reach.Code = "sni"
+	codeCaller     reach.Code = "caller"
 	codeRoute      reach.Code = "route"
 	codeUnresolved reach.Code = "unresolved"
 	codeUpstream   reach.Code = "upstream"

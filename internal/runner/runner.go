@@ -36,7 +36,7 @@ const ExitRefused = 125
 // Run is one sandboxed program.
 type Run struct {
 	Wall  *wall.Wall
-	Rules bind.Rules
+	Rules bind.Binding
 	// Network says that there is a proxy for the program, Host that the network
 	// is the machine's own.
 	Network, Host bool
@@ -148,7 +148,7 @@ func (r *Run) Run() (code int, err error) {
 			return 0, refused("starting the proxy: %w", err)
 		}
 		defer proxy.end()
-		if err := proxy.conn.Send(channel.ToProxy{Serve: &channel.Serve{Rules: r.Rules, Wire: dir.wire()}}); err != nil {
+		if err := proxy.conn.Send(channel.ToProxy{Serve: &channel.Serve{Binding: r.Rules, Wire: dir.wire()}}); err != nil {
 			return 0, proxy.broken(err)
 		}
 		r.Report.Step("proxy started")

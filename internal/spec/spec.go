@@ -34,6 +34,8 @@ type Spec struct {
 	// there must be some.
 	Commands []string
 	Limits   Limits
+	// Routes are the files of the proxy's own routes.
+	Routes bind.RouteFiles
 	// Ports lead into the sandbox: PORT[:INSIDE].
 	Ports []string
 	// Reached are socket folders of proxies that run already.
@@ -64,7 +66,7 @@ func (s *Spec) Mode() string {
 	switch {
 	case s.Network != "":
 		return s.Network
-	case s.Rules.Network() || len(s.Reached) > 0:
+	case s.Rules.Network() || len(s.Reached) > 0 || s.Routes.Routes != "":
 		return ModeProxy
 	default:
 		return ModeNone
@@ -74,6 +76,7 @@ func (s *Spec) Mode() string {
 // AddFlags defines the flags that make a Spec, for run.
 func (s *Spec) AddFlags(fs *flag.FlagSet) {
 	s.Rules.AddFlags(fs)
+	s.Routes.AddFlags(fs)
 	fs.Var((*bind.List)(&s.Ports), "port", "let `PORT[:INSIDE]` of this machine's loopback lead to a port inside (repeatable)")
 	fs.StringVar(&s.Network, "network", "", "`MODE` of its network: proxy, none, or host for this machine's own (default: proxy if a host is listed, else none)")
 	s.addWallFlags(fs)
@@ -156,6 +159,9 @@ func (s *Spec) Check() error {
 	switch s.Network {
 	case "", ModeProxy:
 	case ModeNone, ModeHost:
+		if s.Routes.Routes != "" {
+			return fmt.Errorf("--network %s has no proxy, which serves --routes: leave one out", s.Network)
+		}
 		if s.Rules.Network() {
 			return fmt.Errorf("--network %s and a list of hosts contradict each other: leave one out", s.Network)
 		}
