@@ -50,7 +50,7 @@ func run() error {
 		return err
 	}
 	b := &bench{internet: internet}
-	for _, measure := range []func() error{b.start, b.commands, b.memory, b.download, b.connections, b.names, b.gets, b.tunnels} {
+	for _, measure := range []func() error{b.start, b.commands, b.memory, b.binds, b.download, b.connections, b.names, b.gets, b.tunnels} {
 		if err := measure(); err != nil {
 			return err
 		}

@@ -24,6 +24,7 @@ const amount = 6 << 30
 //	gets PROXY HOST N                              prints requests a second
 //	connections direct|connect HOST:PORT N         prints µs each
 //	firstbyte direct|connect HOST:PORT N           prints the median in µs
+//	await HOST                                     waits for a byte, and gets a page
 //	executions N                                   prints µs each
 //	answers NAME N                                 prints DNS answers a second
 //	names PATTERN N                                asks for so many, and stays
@@ -43,6 +44,10 @@ func client(args []string) {
 	case "firstbyte":
 		n, _ := strconv.Atoi(args[3])
 		result, err = firstByte(args[1], args[2], n)
+	case "await":
+		if err = await(args[1]); err == io.EOF {
+			return
+		}
 	case "executions":
 		n, _ := strconv.Atoi(args[1])
 		result, err = executions(n)

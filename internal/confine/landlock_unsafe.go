@@ -56,8 +56,9 @@ var writing = []struct {
 	{3, unix.LANDLOCK_ACCESS_FS_TRUNCATE},
 }
 
-// fileRights are those of writing that a file can have.
-const fileRights = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+// fileRights are those that a file can have.
+const fileRights = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_EXECUTE |
+	unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 
 // referABI is the first version that can allow links and renames across
 // folders; before, every ruleset over files forbids them.
@@ -134,7 +135,7 @@ func addPath(ruleset int, path string, rights uint64) error {
 		return fmt.Errorf("%q: %w", path, err)
 	}
 	defer unix.Close(fd)
-	if rights&^(fileRights|unix.LANDLOCK_ACCESS_FS_EXECUTE) != 0 {
+	if rights&^fileRights != 0 {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
 			return fmt.Errorf("%q: %w", path, err)

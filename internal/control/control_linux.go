@@ -80,8 +80,9 @@ type Server struct {
 	// Wire returns what is controlled, nil as long as there is none.
 	Wire func() Wire
 	// Bind makes a blank proxy somebody's. It is called for a line that comes
-	// while there is no wire, and must itself see to it that one wins.
-	Bind func(line []byte) error
+	// while there is no wire, and must itself see to it that one wins. What
+	// it returns besides is called once the answer has been sent.
+	Bind func(line []byte) (answered func(), err error)
 	// UIDs are the users who are served.
 	UIDs []int
 	// Blank says that a bind may come, which is longer than any other line.
@@ -129,16 +130,19 @@ func (s Server) serve(conn net.Conn) {
 			return
 		}
 		var what any
+		answered := func() {}
 		if wire := s.Wire(); wire != nil {
 			what = carryOut(lines.Bytes(), wire)
-		} else if err := s.Bind(lines.Bytes()); err != nil {
+		} else if then, err := s.Bind(lines.Bytes()); err != nil {
 			what = answerError{err.Error()}
 		} else {
-			what = struct{}{}
+			what, answered = struct{}{}, then
 		}
 		// It may have been a bind, with secrets in it.
 		clear(lines.Bytes())
-		if reply(conn, what) != nil {
+		err := reply(conn, what)
+		answered()
+		if err != nil {
 			return
 		}
 	}

@@ -2,17 +2,19 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"link.internal/lnk/internal/confine"
 	"link.internal/lnk/internal/control"
 )
 
 // controlServer serves the control socket: a blank proxy's bind, and then what
 // any proxy's takes.
-func (p *Proxy) controlServer(at Places) control.Server {
+func (p *Proxy) controlServer(at Places, kept *confine.Files) control.Server {
 	uids := []int{os.Geteuid()}
 	if at.Binder >= 0 {
 		uids = append(uids, at.Binder)
@@ -20,48 +22,91 @@ func (p *Proxy) controlServer(at Places) control.Server {
 	return control.Server{
 		Wire: func() control.Wire {
 			// Not a nil *Service in an interface.
-			if service := p.service.Load(); service != nil {
+			if service := p.bound(); service != nil {
 				return service
 			}
 			return nil
 		},
-		Bind:  func(line []byte) error { return p.bind(at, line) },
+		Bind:  func(line []byte) (func(), error) { return p.bind(kept, line) },
 		UIDs:  uids,
 		Blank: at.Blank,
 	}
 }
 
+// rehearse makes a service of an example, and ends it: what is done once in a
+// process's life, as a library's tables, would take longer than all of a bind.
+func (p *Proxy) rehearse() {
+	binding, err := control.ParseBind([]byte(`{"internet_host":["a.test","*.b.test"],"tcp":["a.test:22"],"lan_host":["10.0.0.0/8"],"upstream":"direct","names":true,"per_minute":1,"pause_after":1,"wire":"",` +
+		`"routes":[{"prefix":"/a","serve":{"unix":"/a"}}],"caller":{"name":"a","key":"a"},"url_secret":"a"}`))
+	if err == nil {
+		var service *Service
+		if service, err = NewService(binding, "", p.log, p.refused); err == nil {
+			service.Close()
+		}
+	}
+	if err != nil {
+		p.log.Error("bug: the example can't be bound", "err", err)
+	}
+}
+
 var errBound = errors.New("this proxy is bound already")
 
+// bound is the service, nil as long as there is none. Who asks while a bind is
+// being completed, whose answer may be out already, waits for it.
+func (p *Proxy) bound() *Service {
+	service := p.service.Load()
+	if service == nil && p.completing.Load() {
+		p.binding.Lock()
+		service = p.service.Load()
+		p.binding.Unlock()
+	}
+	return service
+}
+
 // bind makes a blank proxy somebody's: the whole line is checked, then all of
-// it holds, or nothing does.
-func (p *Proxy) bind(at Places, line []byte) error {
+// it holds, or nothing does. It is complete when what it returns has been
+// called: the proxy gives up its files after its answer, which takes as long as
+// all the rest, and serves nobody before it has.
+func (p *Proxy) bind(kept *confine.Files, line []byte) (complete func(), err error) {
 	binding, err := control.ParseBind(line)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p.binding.Lock()
-	defer p.binding.Unlock()
+	defer func() {
+		if err != nil {
+			p.binding.Unlock()
+		}
+	}()
 	if p.service.Load() != nil {
-		return errBound
+		return nil, errBound
 	}
 	if binding.Wire != "" && !filepath.IsAbs(binding.Wire) {
-		return errors.New("wire is no absolute path")
+		return nil, errors.New("wire is no absolute path")
 	}
 	service, err := NewService(binding, "", p.log, p.refused)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := giveUpFiles(at, service); err != nil {
+	if err := keepFiles(kept, service); err != nil {
 		service.Close()
-		return err
+		return nil, err
 	}
-	p.service.Store(service)
-	p.mu.Lock()
-	grounds := slices.Collect(maps.Keys(p.grounds))
-	p.mu.Unlock()
-	for _, g := range grounds {
-		g.bound(service)
-	}
-	return nil
+	p.completing.Store(true)
+	return func() {
+		defer p.binding.Unlock()
+		if err := kept.Restrict(); err != nil {
+			// Nobody was served, and nobody will be.
+			service.Close()
+			p.fatal <- fmt.Errorf("giving up the user's files: %w", err)
+			return
+		}
+		p.service.Store(service)
+		p.mu.Lock()
+		grounds := slices.Collect(maps.Keys(p.grounds))
+		p.mu.Unlock()
+		for _, g := range grounds {
+			g.bound(service)
+		}
+	}, nil
 }

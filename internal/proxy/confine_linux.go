@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"github.com/landlock-lsm/go-landlock/landlock"
+	"slices"
 
 	"link.internal/lnk/internal/confine"
 )
@@ -24,29 +23,46 @@ func readable() []string {
 	return folders
 }
 
-// giveUpFiles gives up the user's files, but the folders of its sockets and of
-// its log, and giveUpCalls the system calls that it has no use for. A proxy
-// that was taken over then holds what it was told, and the network.
-//
-// What the programs of its routes are started from stays, and this program,
-// which starts them: they are confined as it is.
-func giveUpFiles(at Places, service *Service) error {
-	var folders []string
-	for _, folder := range []string{at.Dir, folderOf(at.Control), folderOf(service.wirePath)} {
-		if folder != "" {
-			folders = append(folders, folder)
-		}
+// keptFiles are what a proxy keeps wherever it is: how names are looked up, and
+// the folders of its sockets.
+func keptFiles(at Places) (*confine.Files, error) {
+	files, err := confine.NewFiles()
+	if err == nil {
+		err = files.Read(readable()...)
 	}
-	files := service.routes.Files()
-	if self, err := os.Executable(); err == nil && len(files) > 0 {
-		files = append(files, self)
+	if err == nil {
+		err = files.Write(folders(at.Dir, folderOf(at.Control), "/dev/null")...)
 	}
-	if err := restrictFiles(readable(), files, folders); err != nil {
+	if err != nil {
+		return nil, fmt.Errorf("giving up the user's files: %w", err)
+	}
+	return files, nil
+}
+
+// keepFiles keeps the folder of a service's log as well, what the programs of
+// its routes are started from, and this program, which starts them: they are
+// confined as it is. What isn't kept is given up by Restrict: a proxy that was
+// taken over then holds what it was told, and the network.
+func keepFiles(kept *confine.Files, service *Service) error {
+	programs := service.routes.Files()
+	if self, err := os.Executable(); err == nil && len(programs) > 0 {
+		programs = append(programs, self)
+	}
+	err := kept.Read(programs...)
+	if err == nil {
+		err = kept.Write(folders(folderOf(service.wirePath))...)
+	}
+	if err != nil {
 		return fmt.Errorf("giving up the user's files: %w", err)
 	}
 	return nil
 }
 
+func folders(paths ...string) []string {
+	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
+}
+
+// giveUpCalls gives up the system calls that it has no use for.
 func giveUpCalls() error {
 	if err := confine.Self(); err != nil {
 		return fmt.Errorf("giving up system calls: %w", err)
@@ -59,29 +75,4 @@ func folderOf(path string) string {
 		return ""
 	}
 	return filepath.Dir(path)
-}
-
-// restrictFiles leaves this process the files and those below the folders of
-// read to read and execute, and those below write to change as well, where the kernel has Landlock; nothing can be opened
-// elsewhere. What is missing of read is left out. It needs no_new_privs, and a
-// program that was built without cgo.
-func restrictFiles(read, files, write []string) error {
-	abi, err := confine.LandlockABI()
-	if err != nil || abi == 0 {
-		return err
-	}
-	// Each version that this kernel has in full, and no guess at what it has
-	// beyond the newest that is known here.
-	versions := []landlock.Config{landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6}
-	config := versions[min(abi, len(versions))-1]
-	err = config.RestrictPaths(
-		landlock.RODirs(read...).IgnoreIfMissing(),
-		landlock.ROFiles(files...),
-		landlock.RWDirs(write...),
-		landlock.RWFiles("/dev/null"),
-	)
-	if err != nil {
-		return fmt.Errorf("by Landlock: %w", err)
-	}
-	return nil
 }

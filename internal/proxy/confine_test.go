@@ -28,7 +28,17 @@ func confined(dir string) string {
 	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
 		return "skip: " + errno.Error()
 	}
-	if err := restrictFiles([]string{"/usr", "/nowhere"}, nil, []string{filepath.Join(dir, "own")}); err != nil {
+	files, err := confine.NewFiles()
+	if err == nil {
+		err = files.Read("/usr", "/nowhere")
+	}
+	if err == nil {
+		err = files.Write(filepath.Join(dir, "own"), "/dev/null")
+	}
+	if err == nil {
+		err = files.Restrict()
+	}
+	if err != nil {
 		return err.Error()
 	}
 	if err := confine.Self(); err != nil {
@@ -39,11 +49,20 @@ func confined(dir string) string {
 		seen = append(seen, fmt.Sprintf("%s:%v", name, err == nil))
 	}
 	try("own", os.WriteFile(filepath.Join(dir, "own/file"), nil, 0o600))
-	_, err := os.ReadFile(filepath.Join(dir, "other"))
+	_, err = os.ReadFile(filepath.Join(dir, "other"))
 	try("other", err)
 	try("write", os.WriteFile(filepath.Join(dir, "new"), nil, 0o600))
 	_, err = os.ReadDir("/usr")
 	try("usr", err)
+	try("exec", exec.Command("/usr/bin/true").Run())
+	data, err := os.ReadFile("/usr/bin/true")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "own/copy"), data, 0o700)
+	}
+	if err == nil && exec.Command(filepath.Join(dir, "own/copy")).Run() == nil {
+		return "what it wrote is executed"
+	}
+	try("copy", err)
 	_, err = unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)
 	try("vsock", err)
 	done := make(chan error)
@@ -72,7 +91,7 @@ func TestConfineSelf(t *testing.T) {
 	if strings.HasPrefix(string(out), "skip") {
 		t.Skipf("built with cgo, as for -race: %s", out)
 	}
-	if string(out) != "own:true other:false write:false usr:true vsock:false goroutine:false" {
+	if string(out) != "own:true other:false write:false usr:true exec:true copy:true vsock:false goroutine:false" {
 		t.Errorf("got %s", out)
 	}
 }

@@ -48,7 +48,7 @@ func Main(args []string, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer stop()
 	p := &Proxy{
-		log: log, servers: make(map[*http.Server]struct{}), grounds: make(map[*ground]struct{}), told: make(chan channel.FromProxy, maxTold),
+		log: log, servers: make(map[*http.Server]struct{}), grounds: make(map[*ground]struct{}), told: make(chan channel.FromProxy, maxTold), fatal: make(chan error, 1),
 		refused: func(r channel.Refused) {
 			fmt.Fprintf(stderr, "link-sandbox-proxy: refused %s: %s\n", r.What, r.Why)
 		},

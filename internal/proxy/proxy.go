@@ -61,7 +61,9 @@ type Proxy struct {
 	summary channel.Summary
 	waiting atomic.Int64 // connections that are no tunnels
 
-	binding sync.Mutex // one bind at a time
+	binding    sync.Mutex  // one bind at a time
+	completing atomic.Bool // a bind holds, and isn't complete
+	fatal      chan error  // ends the proxy
 
 	mu      sync.Mutex
 	servers map[*http.Server]struct{}
@@ -101,7 +103,7 @@ func (p *Proxy) tellHanded(address string) { p.tell(channel.FromProxy{Handed: ad
 
 // ServeHTTP refuses everything until there is a service.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	service := p.service.Load()
+	service := p.bound()
 	if service == nil {
 		writeRefusal(w, "every call", refusal{status: http.StatusServiceUnavailable, code: "unbound", why: "this proxy isn't bound to an agent yet"})
 		return
@@ -241,8 +243,15 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 	if err := giveUpCalls(); err != nil {
 		return err
 	}
+	kept, err := keptFiles(at)
+	if err != nil {
+		return err
+	}
 	if !at.Blank {
-		if err := giveUpFiles(at, p.service.Load()); err != nil {
+		if err := keepFiles(kept, p.service.Load()); err != nil {
+			return err
+		}
+		if err := kept.Restrict(); err != nil {
 			return err
 		}
 	}
@@ -284,7 +293,10 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 			return err
 		}
 		ends = append(ends, l)
-		go p.controlServer(at).Serve(l.UnixListener)
+		if at.Blank {
+			p.rehearse()
+		}
+		go p.controlServer(at, kept).Serve(l.UnixListener)
 	}
 	p.tell(channel.FromProxy{Ready: true})
 	idle := time.AfterFunc(idleAfter, func() {
@@ -296,7 +308,11 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 	if p.ready != nil {
 		p.ready()
 	}
-	<-ctx.Done()
+	var failed error
+	select {
+	case <-ctx.Done():
+	case failed = <-p.fatal:
+	}
 	p.mu.Lock()
 	for server := range p.servers {
 		// Close ends connections that are not hijacked. A handed listener's
@@ -307,7 +323,7 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 	if service := p.service.Load(); service != nil {
 		p.summary = service.Close()
 	}
-	return nil
+	return failed
 }
 
 // tellLast sends what is still to be told, and the summary behind it.
