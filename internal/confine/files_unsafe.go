@@ -74,6 +74,16 @@ func (f *Files) Write(paths ...string) error {
 	return nil
 }
 
+// Unlink keeps folders whose entries may be taken away, and not made or opened.
+func (f *Files) Unlink(paths ...string) error {
+	for _, path := range paths {
+		if err := f.add(path, unix.LANDLOCK_ACCESS_FS_REMOVE_FILE); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (f *Files) add(path string, rights uint64) error {
 	if f.ruleset < 0 {
 		return nil

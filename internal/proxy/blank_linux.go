@@ -14,7 +14,7 @@ import (
 
 // controlServer serves the control socket: a blank proxy's bind, and then what
 // any proxy's takes.
-func (p *Proxy) controlServer(at Places, kept *confine.Files) control.Server {
+func (p *Proxy) controlServer(at Places, socket *controlSocket, kept *confine.Files) control.Server {
 	uids := []int{os.Geteuid()}
 	if at.Binder >= 0 {
 		uids = append(uids, at.Binder)
@@ -27,7 +27,7 @@ func (p *Proxy) controlServer(at Places, kept *confine.Files) control.Server {
 			}
 			return nil
 		},
-		Bind:  func(line []byte) (func(), error) { return p.bind(kept, line) },
+		Bind:  func(line []byte) (func(), error) { return p.bind(socket, kept, line) },
 		UIDs:  uids,
 		Blank: at.Blank,
 	}
@@ -67,7 +67,7 @@ func (p *Proxy) bound() *Service {
 // it holds, or nothing does. It is complete when what it returns has been
 // called: the proxy gives up its files after its answer, which takes as long as
 // all the rest, and serves nobody before it has.
-func (p *Proxy) bind(kept *confine.Files, line []byte) (complete func(), err error) {
+func (p *Proxy) bind(socket *controlSocket, kept *confine.Files, line []byte) (complete func(), err error) {
 	binding, err := control.ParseBind(line)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,11 @@ func (p *Proxy) bind(kept *confine.Files, line []byte) (complete func(), err err
 	if err != nil {
 		return nil, err
 	}
-	if err := keepFiles(kept, service); err != nil {
+	err = keepFiles(kept, service)
+	if err == nil {
+		err = socket.markBound()
+	}
+	if err != nil {
 		service.Close()
 		return nil, err
 	}

@@ -24,14 +24,18 @@ func readable() []string {
 }
 
 // keptFiles are what a proxy keeps wherever it is: how names are looked up, and
-// the folders of its sockets.
+// that it may take its sockets away, which are made by then. Those folders are
+// on a file system that others need too.
 func keptFiles(at Places) (*confine.Files, error) {
 	files, err := confine.NewFiles()
 	if err == nil {
 		err = files.Read(readable()...)
 	}
 	if err == nil {
-		err = files.Write(folders(at.Dir, folderOf(at.Control), "/dev/null")...)
+		err = files.Unlink(folders(at.Dir, folderOf(at.Control))...)
+	}
+	if err == nil {
+		err = files.Write("/dev/null")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("giving up the user's files: %w", err)

@@ -64,10 +64,23 @@ type controlSocket struct {
 	name   string
 }
 
+// boundSuffix names the empty file that says of a control socket beside it that
+// its proxy is bound, to whoever keeps proxies and isn't told of binds.
+const boundSuffix = ".bound"
+
+func (c *controlSocket) markBound() error {
+	fd, err := unix.Openat(int(c.folder.File().Fd()), c.name+boundSuffix, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("making %s%s: %w", c.name, boundSuffix, err)
+	}
+	return unix.Close(fd)
+}
+
 // Close ends it, and takes its name away.
 func (c *controlSocket) Close() error {
 	err := c.UnixListener.Close()
 	c.folder.Remove(c.name)
+	c.folder.Remove(c.name + boundSuffix)
 	c.folder.Close()
 	return err
 }

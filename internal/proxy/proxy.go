@@ -238,31 +238,15 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 	if err != nil {
 		p.log.Debug("memory", "err", err) // it is then as large as it is
 	}
-	// What a blank proxy may write is known when it is bound; it holds nothing
-	// of anyone's before.
-	if err := giveUpCalls(); err != nil {
-		return err
-	}
-	kept, err := keptFiles(at)
-	if err != nil {
-		return err
-	}
-	if !at.Blank {
-		if err := keepFiles(kept, p.service.Load()); err != nil {
-			return err
-		}
-		if err := kept.Restrict(); err != nil {
-			return err
-		}
-	}
+	// Nothing is served before the proxy has given up what it has no use for.
+	var serve []func()
 	if f != nil {
 		out, local, err := f.listen()
 		if err != nil {
 			return err
 		}
 		ends = append(ends, out, local)
-		go p.serveHTTP(out, "out.sock")
-		go p.serveLocal(ctx, local)
+		serve = append(serve, func() { p.serveHTTP(out, "out.sock") }, func() { p.serveLocal(ctx, local) })
 	}
 	for _, port := range at.Ports {
 		l, err := listenTCP(ctx, netip.AddrPortFrom(loopback4, port.Outside))
@@ -270,7 +254,8 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 			return fmt.Errorf("--port %s: %w", port, err)
 		}
 		ends = append(ends, l)
-		go bridge.Serve(ctx, l, bridge.To{Folder: f.Folder, Owner: at.inside(), Port: port.Inside}, func(err error) { p.log.Debug("the way in", "err", err) })
+		to := bridge.To{Folder: f.Folder, Owner: at.inside(), Port: port.Inside}
+		serve = append(serve, func() { bridge.Serve(ctx, l, to, func(err error) { p.log.Debug("the way in", "err", err) }) })
 	}
 	if at.Port != 0 {
 		l, err := listenTCP(ctx, netip.AddrPortFrom(loopback4, uint16(at.Port)))
@@ -278,7 +263,33 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 			return fmt.Errorf("--listen %d: %w", at.Port, err)
 		}
 		ends = append(ends, l)
-		go p.serveHTTP(l, "listen")
+		serve = append(serve, func() { p.serveHTTP(l, "listen") })
+	}
+	var l *controlSocket
+	if at.Control != "" {
+		if l, err = listenControl(at.Control, at.Binder); err != nil {
+			return err
+		}
+		ends = append(ends, l)
+	}
+	if err := giveUpCalls(); err != nil {
+		return err
+	}
+	kept, err := keptFiles(at)
+	if err != nil {
+		return err
+	}
+	if at.Blank {
+		// What it may write is known when it is bound; it holds nothing of
+		// anyone's before.
+		p.rehearse()
+	} else {
+		if err := keepFiles(kept, p.service.Load()); err != nil {
+			return err
+		}
+		if err := kept.Restrict(); err != nil {
+			return err
+		}
 	}
 	if at.DNS.IsValid() {
 		l, err := p.listenDNS(ctx, at.DNS)
@@ -287,16 +298,11 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		}
 		ends = append(ends, l)
 	}
-	if at.Control != "" {
-		l, err := listenControl(at.Control, at.Binder)
-		if err != nil {
-			return err
-		}
-		ends = append(ends, l)
-		if at.Blank {
-			p.rehearse()
-		}
-		go p.controlServer(at, kept).Serve(l.UnixListener)
+	if l != nil {
+		serve = append(serve, func() { p.controlServer(at, l, kept).Serve(l.UnixListener) })
+	}
+	for _, f := range serve {
+		go f()
 	}
 	p.tell(channel.FromProxy{Ready: true})
 	idle := time.AfterFunc(idleAfter, func() {

@@ -226,7 +226,7 @@ func bwrapRemedy(bwrap, said string) string {
 		strings.Contains(said, "setting up uid map"):
 		return "this machine lets this user make no user namespace, which the wall is made of: ask its administrator for user.max_user_namespaces above 0, and, where they are set, kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0; in a container, for a runtime that allows them, as Docker does with --security-opt seccomp=unconfined (bwrap: " + said + ")"
 	case strings.Contains(said, "Unknown option"):
-		return "bubblewrap is too old: it needs 0.5 or newer (" + said + ")"
+		return "bubblewrap is too old: it needs 0.5 or newer, and 0.8 for --home-size (" + said + ")"
 	case strings.Contains(said, "setuid use of bubblewrap"):
 		return "bwrap is setuid root, which it doesn't take any more: chmod u-s " + bwrap + " (" + said + ")"
 	case strings.Contains(said, "mount proc"):

@@ -46,6 +46,7 @@ type file struct {
 		Memory    *string  `toml:"memory"`
 		Processes *int     `toml:"processes"`
 		CPUs      *float64 `toml:"cpus"`
+		Home      *string  `toml:"home"`
 		UserNS    *bool    `toml:"userns"`
 	} `toml:"limits"`
 	Model struct {
@@ -94,6 +95,7 @@ var Keys = []Key{
 	{"limits.memory", "text", "--memory", "memory, such as `512M` or `2G`"},
 	{"limits.processes", "number", "--processes", "processes and threads at a time"},
 	{"limits.cpus", "number", "--cpus", "processors, such as `1.5`"},
+	{"limits.home", "text", "--home-size", "size of its empty home, and of its /tmp, such as `1G`"},
 	{"limits.userns", "true or false", "--userns", "whether it may make user namespaces, and chroot in them, for a browser's own sandbox"},
 	{"model.ports", "list of numbers", "", "model runtimes; not served yet"},
 	{"browser.allow", "list of hosts", "", "pages it may open; not served yet"},
@@ -318,6 +320,7 @@ func (s *Spec) merge(f *file, folder string) error {
 		{"home", "--home", f.Home, &s.Home, true}, {"internet.upstream", "--upstream", f.Internet.Upstream, &s.Rules.Upstream, false},
 		{"network.mode", "--network", f.Network.Mode, &s.Network, false}, {"wire.file", "--wire", f.Wire.File, &s.Rules.Wire, true},
 		{"wire.agent", "--agent", f.Wire.Agent, &s.Rules.Agent, false}, {"limits.memory", "--memory", f.Limits.Memory, &s.Limits.Memory, false},
+		{"limits.home", "--home-size", f.Limits.Home, &s.Limits.HomeSize, false},
 	} {
 		if one.from == nil {
 			continue

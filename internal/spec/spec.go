@@ -50,6 +50,8 @@ type Limits struct {
 	Memory    string
 	Processes int
 	CPUs      float64
+	// HomeSize is of the empty home, and of /tmp.
+	HomeSize string
 	// UserNS lets it make user namespaces; nil: not.
 	UserNS *bool
 }
@@ -97,6 +99,7 @@ func (s *Spec) addWallFlags(fs *flag.FlagSet) {
 	fs.StringVar(&s.Limits.Memory, "memory", "", "the `MEMORY` that all its processes may take together, such as 512M")
 	fs.IntVar(&s.Limits.Processes, "processes", 0, "the `NUMBER` of processes and threads that it may have at a time")
 	fs.Float64Var(&s.Limits.CPUs, "cpus", 0, "the `NUMBER` of processors that it may use, such as 1.5")
+	fs.StringVar(&s.Limits.HomeSize, "home-size", "", "the `SIZE` that its empty home may have, and its /tmp, such as 1G")
 	fs.BoolFunc("userns", "let it make user namespaces, and chroot in them, for a browser's own sandbox", func(text string) error {
 		on, err := strconv.ParseBool(text)
 		if err != nil {
@@ -116,8 +119,26 @@ func (s *Spec) CheckWrap() error {
 	if !reflect.DeepEqual(s.Rules, bind.Rules{}) || s.Network != "" || len(s.Ports) > 0 {
 		return fmt.Errorf("%s: what it says of the network is for lnk sandbox run: a proxy that runs already has rules of its own", s.Spec)
 	}
-	_, err := s.Limits.ParseLimits()
+	_, err := s.checkLimits()
 	return err
+}
+
+// checkLimits reads the limits that are sizes: the home's.
+func (s *Spec) checkLimits() (homeSize int64, err error) {
+	if _, err := s.Limits.ParseLimits(); err != nil {
+		return 0, err
+	}
+	if s.Limits.HomeSize == "" {
+		return 0, nil
+	}
+	if s.Home != "" {
+		return 0, errors.New("--home-size is for an empty home, and --home lasts: leave one out")
+	}
+	homeSize, err = ParseSize(s.Limits.HomeSize)
+	if err != nil {
+		return 0, fmt.Errorf("--home-size %w", err)
+	}
+	return homeSize, nil
 }
 
 // ParsePorts reads the ports that lead in.
@@ -147,7 +168,7 @@ func (s *Spec) Check() error {
 	if _, err := bind.ParseUpstream(s.Rules.Upstream); err != nil {
 		return err
 	}
-	if _, err := s.Limits.ParseLimits(); err != nil {
+	if _, err := s.checkLimits(); err != nil {
 		return err
 	}
 	if _, err := s.ParsePorts(); err != nil {
@@ -277,6 +298,10 @@ func (s *Spec) Grants(c Caller, programs, hidden []string, relay string) (wall.G
 	if err != nil {
 		return wall.Grants{}, err
 	}
+	homeSize, err := s.checkLimits()
+	if err != nil {
+		return wall.Grants{}, err
+	}
 	var hosts []wall.Host
 	for _, e := range rules.Endpoints() {
 		hosts = append(hosts, wall.Host{Addr: e.Addr, Name: e.Name})
@@ -285,7 +310,7 @@ func (s *Spec) Grants(c Caller, programs, hidden []string, relay string) (wall.G
 		Hosts: hosts,
 		Read:  s.Read, Write: s.Write,
 		Dir: c.Dir, Home: c.Home, Homes: c.Homes,
-		Programs: programs, Hidden: hidden, Relay: relay, Network: s.Mode() == ModeProxy, HostNetwork: s.Mode() == ModeHost, HomeDir: s.Home,
+		Programs: programs, Hidden: hidden, Relay: relay, Network: s.Mode() == ModeProxy, HostNetwork: s.Mode() == ModeHost, HomeDir: s.Home, HomeSize: homeSize,
 		User:  wall.Identity{ID: c.UID, Name: c.User},
 		Group: wall.Identity{ID: c.GID, Name: c.Group},
 	}, nil

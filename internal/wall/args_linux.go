@@ -49,6 +49,9 @@ func (w *Wall) Args(firstFD int, plain bool) (args []string, files []*os.File, e
 		case readWrite:
 			args = append(args, "--bind", m.source, m.dest)
 		case tmpfs:
+			if m.size > 0 {
+				args = append(args, "--size", strconv.FormatInt(m.size, 10))
+			}
 			args = append(args, "--perms", m.perms, "--tmpfs", m.dest)
 		case hidden:
 			args = append(args, "--tmpfs", m.dest)

@@ -27,6 +27,7 @@ type mount struct {
 	dest   string // clean and absolute
 	source string // of a bind; the text of a link; the bytes of a file
 	perms  string // for a tmpfs, octal
+	size   int64  // of a tmpfs, in bytes; 0: as the kernel has it
 	// granted says that a person named it: it replaces what the sandbox
 	// would have there by itself.
 	granted bool

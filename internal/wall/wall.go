@@ -45,6 +45,8 @@ type Grants struct {
 	HostNetwork bool
 	// HomeDir is the folder that is the home; empty: none is.
 	HomeDir string
+	// HomeSize is the most that an empty home may hold, and /tmp, in bytes; 0: no bound.
+	HomeSize int64
 	// Hosts are the names that have an address inside also without DNS.
 	Hosts []Host
 	// User and Group are who the program is.
@@ -209,11 +211,11 @@ func (w *Wall) private() {
 		}
 	}
 	w.mounts.add(mount{kind: dev, dest: "/dev"})
-	w.mounts.add(mount{kind: tmpfs, dest: "/tmp", perms: "1777"})
+	w.mounts.add(mount{kind: tmpfs, dest: "/tmp", perms: "1777", size: w.grants.HomeSize})
 	w.mounts.add(mount{kind: link, dest: "/var/tmp", source: "/tmp"})
 	w.mounts.add(mount{kind: link, dest: "/var/run", source: "/run"})
 	if w.grants.HomeDir == "" {
-		w.mounts.add(mount{kind: tmpfs, dest: w.grants.Home, perms: "0700"})
+		w.mounts.add(mount{kind: tmpfs, dest: w.grants.Home, perms: "0700", size: w.grants.HomeSize})
 	}
 	w.mounts.add(mount{kind: readOnly, dest: RelayPath, source: w.grants.Relay})
 }
