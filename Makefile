@@ -6,10 +6,10 @@ DESTDIR ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
 export CGO_ENABLED = 0
 
-PROGRAMS := lnk lnk-relay link-sandbox-proxy
+PROGRAMS := lnk lnk-relay link-sandbox-proxy lnk-supervisor
 # The proxy speaks no HTTP/2, and the code for it weighs 0.6 MiB in every sandbox.
 TAGS := nethttpomithttp2
-LDFLAGS := -s -w -X link.internal/lnk/internal/cli.Version=$(VERSION)
+LDFLAGS := -s -w -X link.internal/lnk/internal/cli.Version=$(VERSION) -X link.internal/lnk/internal/supervisor.Version=$(VERSION)
 
 .PHONY: help build install demo tools test root-test test-all check fuzz bench clean
 

@@ -33,18 +33,10 @@ refuses is said in its own words, and binds nothing.`,
 			if err != nil {
 				return err
 			}
-			// Its end may be a line's, which is no part of it.
-			data, err := io.ReadAll(io.LimitReader(c.InOrStdin(), control.MaxBind+2))
+			data, err := readBind(c.InOrStdin())
 			if err != nil {
-				return fmt.Errorf("standard input: %w", err)
+				return err
 			}
-			data = bytes.TrimRight(data, "\r\n")
-			if len(data) > control.MaxBind {
-				return fmt.Errorf("standard input has more than %d bytes", control.MaxBind)
-			}
-			// An object over several lines is one line there: in JSON a line's
-			// end is a space, and can't be in a text.
-			data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\n"), []byte(" ")), []byte("\r"), []byte(" "))
 			if err := control.SendBind(c.Context(), path, data, owner); err != nil {
 				return fmt.Errorf("binding by %s: %w", socket, err)
 			}
@@ -54,4 +46,20 @@ refuses is said in its own words, and binds nothing.`,
 	c.Flags().StringVar(&socket, "control", "", "the proxy's control `SOCKET`")
 	c.Flags().IntVar(&owner, "owner", owner, "the `UID` that the socket must be owned and served by")
 	return c
+}
+
+// readBind reads the object that binds, and makes it one line.
+func readBind(in io.Reader) ([]byte, error) {
+	// Its end may be a line's, which is no part of it.
+	data, err := io.ReadAll(io.LimitReader(in, control.MaxBind+2))
+	if err != nil {
+		return nil, fmt.Errorf("standard input: %w", err)
+	}
+	data = bytes.TrimRight(data, "\r\n")
+	if len(data) > control.MaxBind {
+		return nil, fmt.Errorf("standard input has more than %d bytes", control.MaxBind)
+	}
+	// An object over several lines is one line there: in JSON a line's end is a
+	// space, and can't be in a text.
+	return bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\n"), []byte(" ")), []byte("\r"), []byte(" ")), nil
 }

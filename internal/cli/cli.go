@@ -81,7 +81,7 @@ func newRoot() *cobra.Command {
 		newDo("resume", "let a paused run's calls go on", "Let a paused run's calls go on."),
 		newDo("stop", "end all of a run's calls, for good", "End all of a run's calls, for good. The program runs on, and is told nothing\nbut refusals."),
 	)
-	root.AddCommand(sandbox, newDoctor())
+	root.AddCommand(sandbox, newBox(), newDoctor())
 	root.Args, root.RunE = cobra.ArbitraryArgs, subcommandNeeded
 	return root
 }

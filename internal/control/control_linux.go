@@ -178,6 +178,9 @@ func carryOut(line []byte, wire Wire) answer {
 	case "stop":
 		wire.Stop()
 		changed = true
+	case "":
+		// Whatever else it is, such as another bind.
+		return answer{Error: ErrBound.Error()}
 	default:
 		return answer{Error: fmt.Sprintf("it can't do %q", request.Do)}
 	}
@@ -230,8 +233,14 @@ func SendBind(ctx context.Context, path string, data []byte, owners ...int) erro
 	if err := json.NewDecoder(io.LimitReader(conn, maxLine)).Decode(&got); err != nil {
 		return fmt.Errorf("the control socket: it answered nothing: is this user its own, or its binder? (%w)", err)
 	}
-	if got.Error != "" {
-		return errors.New(got.Error)
+	switch got.Error {
+	case "":
+		return nil
+	case ErrBound.Error():
+		return ErrBound
 	}
-	return nil
+	return errors.New(got.Error)
 }
+
+// ErrBound is the answer to a second bind.
+var ErrBound = errors.New("this proxy is bound already")

@@ -114,7 +114,8 @@ func ListenPrivate(dirFD int, name string, other int) (*net.UnixListener, error)
 		return nil, err
 	}
 	if other >= 0 {
-		if err := unix.Setxattr(at, "system.posix_acl_access", accessACL(uint32(other)), 0); errors.Is(err, unix.EOPNOTSUPP) {
+		const readWrite = 6
+		if err := unix.Setxattr(at, "system.posix_acl_access", acl(uint32(other), readWrite, readWrite), 0); errors.Is(err, unix.EOPNOTSUPP) {
 			return fail(errors.New("the file system has no access control lists, by which the binder is let in: put the socket on another"))
 		} else if err != nil {
 			return fail(fmt.Errorf("letting uid %d in: %w", other, err))
@@ -134,12 +135,11 @@ func ListenPrivate(dirFD int, name string, other int) (*net.UnixListener, error)
 	return l.(*net.UnixListener), nil
 }
 
-// accessACL is a POSIX access ACL for the file's own user and one other (acl(5);
-// its form is the kernel's, linux/posix_acl_xattr.h).
-func accessACL(uid uint32) []byte {
+// acl is a POSIX access ACL with rights for a file's own user and one other
+// (acl(5); its form is the kernel's, linux/posix_acl_xattr.h).
+func acl(uid uint32, own, other uint16) []byte {
 	const (
 		version            = 2
-		readWrite          = 6
 		userObj, user      = 0x01, 0x02
 		groupObj, mask, no = 0x04, 0x10, 0x20
 		undefined          = 0xffffffff
@@ -148,10 +148,20 @@ func accessACL(uid uint32) []byte {
 	for _, entry := range []struct {
 		tag, rights uint16
 		id          uint32
-	}{{userObj, readWrite, undefined}, {user, readWrite, uid}, {groupObj, 0, undefined}, {mask, readWrite, undefined}, {no, 0, undefined}} {
+	}{{userObj, own, undefined}, {user, other, uid}, {groupObj, 0, undefined}, {mask, other, undefined}, {no, 0, undefined}} {
 		acl = binary.LittleEndian.AppendUint16(acl, entry.tag)
 		acl = binary.LittleEndian.AppendUint16(acl, entry.rights)
 		acl = binary.LittleEndian.AppendUint32(acl, entry.id)
 	}
 	return acl
+}
+
+// AllowTraverse lets one other user go through a folder that is open, and
+// neither read nor write it. The folder's mode is to be 0700.
+func AllowTraverse(dirFD, uid int) error {
+	const execute = 1
+	if err := unix.Setxattr(fmt.Sprintf("/proc/self/fd/%d", dirFD), "system.posix_acl_access", acl(uint32(uid), 7, execute), 0); err != nil {
+		return fmt.Errorf("letting uid %d through: %w", uid, err)
+	}
+	return nil
 }

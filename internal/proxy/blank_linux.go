@@ -49,8 +49,6 @@ func (p *Proxy) rehearse() {
 	}
 }
 
-var errBound = errors.New("this proxy is bound already")
-
 // bound is the service, nil as long as there is none. Who asks while a bind is
 // being completed, whose answer may be out already, waits for it.
 func (p *Proxy) bound() *Service {
@@ -79,7 +77,7 @@ func (p *Proxy) bind(socket *controlSocket, kept *confine.Files, line []byte) (c
 		}
 	}()
 	if p.service.Load() != nil {
-		return nil, errBound
+		return nil, control.ErrBound
 	}
 	if binding.Wire != "" && !filepath.IsAbs(binding.Wire) {
 		return nil, errors.New("wire is no absolute path")

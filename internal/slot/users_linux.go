@@ -120,7 +120,7 @@ func makeBySysusers(ids []ID) error {
 			name, what string
 			uid        int
 		}{{id.AgentName(), "agent", id.Agent}, {id.ProxyName(), "proxy", id.Proxy}} {
-			fmt.Fprintf(&lines, "g %s %d\nu %s %d:%d \"lnk slot %d: %s\" %s %s\n", u.name, u.uid, u.name, u.uid, u.uid, id.Number, u.what, noHome, noShell)
+			fmt.Fprintf(&lines, "g %s %d\nu %s %d:%d \"lnk slot %d, %s\" %s %s\n", u.name, u.uid, u.name, u.uid, u.uid, id.Number, u.what, noHome, noShell)
 		}
 		fmt.Fprintf(&lines, "g %s %d\nm %s %s\nm %s %s\n", id.SharedName(), id.Shared, id.AgentName(), id.SharedName(), id.ProxyName(), id.SharedName())
 	}

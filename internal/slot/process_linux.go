@@ -1,0 +1,124 @@
+package slot
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is one of a slot's two, started by this supervisor or by one before.
+type process struct {
+	PID int `json:"pid"`
+	// Started is its start time in clock ticks after boot (proc_pid_stat(5)),
+	// which with the boot's id tells it from another of its pid.
+	Started uint64 `json:"started"`
+
+	done chan struct{} // closed when it has ended
+	how  string        // then: how, where that is known
+}
+
+// command is what is started for a slot.
+type command struct {
+	path string
+	args []string
+	env  []string
+	uid  int
+	gid  int
+	more []uint32 // groups
+	out  *os.File // standard output and error; closed once it is started
+}
+
+// start starts it in its part of the slot's cgroup, in a session of its own:
+// it outlives the supervisor.
+func (c *Cgroups) startProcess(number int, part string, cmd command) (*process, error) {
+	p := &process{done: make(chan struct{})}
+	run := exec.Command(cmd.path, cmd.args...)
+	run.Dir, run.Env = "/", cmd.env
+	if cmd.out != nil {
+		run.Stdout, run.Stderr = cmd.out, cmd.out
+		defer cmd.out.Close()
+	}
+	err := c.Start(number, part, func(cgroupFD int) error {
+		run.SysProcAttr = &syscall.SysProcAttr{
+			Credential:  &syscall.Credential{Uid: uint32(cmd.uid), Gid: uint32(cmd.gid), Groups: cmd.more},
+			Setsid:      true,
+			UseCgroupFD: true, CgroupFD: cgroupFD,
+		}
+		return run.Start()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("starting slot %d's %s: %w", number, part, err)
+	}
+	p.PID = run.Process.Pid
+	p.Started, _ = startTime(p.PID) // a child that isn't reaped has its pid
+	go func() {
+		defer close(p.done)
+		p.how = "exit status 0"
+		if err := run.Wait(); err != nil {
+			p.how = err.Error()
+		}
+	}()
+	return p, nil
+}
+
+// adopt finds a process again that an earlier supervisor started: by its pid,
+// held open before it is looked at, so that it can't become another's.
+func (c *Cgroups) adopt(number int, p *process) error {
+	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("process %d: %w", p.PID, err)
+	}
+	file := os.NewFile(uintptr(fd), "pidfd")
+	started, err := startTime(p.PID)
+	if err != nil || started != p.Started || !c.Has(number, p.PID) || ended(fd) {
+		file.Close()
+		return fmt.Errorf("process %d is not slot %d's any more", p.PID, number)
+	}
+	p.done = make(chan struct{})
+	raw, err := file.SyscallConn()
+	if err != nil {
+		file.Close()
+		return err
+	}
+	go func() {
+		defer close(p.done)
+		defer file.Close()
+		// Readable when it has ended (pidfd_open(2)).
+		raw.Read(func(fd uintptr) bool { return ended(int(fd)) })
+		p.how = "it ended"
+	}()
+	return nil
+}
+
+func ended(pidfd int) bool {
+	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n == 1
+}
+
+// startTime is field 22 of /proc/PID/stat.
+func startTime(pid int) (uint64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name in field 2 may have any character, a bracket too.
+	_, rest, ok := strings.Cut(string(data[max(0, strings.LastIndexByte(string(data), ')')):]), " ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return 0, errors.New("/proc has another form")
+	}
+	return strconv.ParseUint(fields[19], 10, 64)
+}
+
+// bootID tells boots apart (random(4)).
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data)), err
+}
