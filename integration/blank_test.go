@@ -266,6 +266,17 @@ func TestBLANK3KU5_Bind(t *testing.T) {
 	if got := asked(t, testnet.UID, control, strings.Repeat("x", 1<<20+2)+"\n"); !strings.Contains(got[0], "more than 1048576 bytes") {
 		t.Errorf("%q", got)
 	}
+	// A line that never ends binds nothing: whoever sent it may have gone midway.
+	as(t, testnet.UID, func() {
+		conn, err := net.Dial("unix", control)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		io.WriteString(conn, `{"internet_host":["ok.test"]}`)
+		conn.Close()
+	})
+	time.Sleep(50 * time.Millisecond)
 	if got := throughFolder(t, dir, "http://ok.test/"); !strings.HasPrefix(got, "503 ") {
 		t.Errorf("it isn't blank any more: %s", got)
 	}
@@ -301,7 +312,7 @@ func TestBLANK3KU5_Bind(t *testing.T) {
 	}
 	bind("{\n \"internet_hosts\": []\n}\n").exits(125).says("internet_hosts")
 	bind("{\n \"internet_host\": [\"ok.test\"]\n}\n").exits(0)
-	bind("{}").exits(125).says("binding by")
+	bind("{}").exits(125).says("binding by", "bound already")
 	run.signal(unix.SIGTERM)
 	run.wait().exits(0)
 	finish(t, testnet.Command(testnet.Lnk, "sandbox", "bind", "--control", control)).exits(125).says("no such file")

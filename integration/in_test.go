@@ -142,6 +142,13 @@ func TestIN1_Protocol(t *testing.T) {
 			t.Errorf("%q: %q", request, got)
 		}
 	}
+	// A port in the range of those that are given to sockets that connect may be
+	// given to the very one that connects to it, and speaks to itself then.
+	for range 3000 {
+		if got := talk(t, connect(t, path), []byte("CONNECT 40000\n")); !strings.HasPrefix(got, "ERR ") {
+			t.Fatalf("where nothing listens: %q", got)
+		}
+	}
 	// Those that ask for nothing keep nobody out.
 	for range 100 {
 		connect(t, path)

@@ -132,6 +132,7 @@ func TestROUTE1_Table(t *testing.T) {
 		"/_link/tools": "/tools /", "/_link/tools/": "/tools /", "/_link/tools/x": "/tools /x", "/_link/tools/search": "/tools/search /", "/_link/tools/search/x/y": "/tools/search /x/y", "/_link/tools/searches": "/tools /searches",
 		"/_link/model/v1/x?a=1&b=%2F;c": "/model /v1/x?a=1&b=%2F;c", "/_link/%6Dodel/v1": "/model /v1", "/_link/model/a%2fb": "/model /a%2Fb", "/_link/model/%61%20b": "/model /a%20b", "/_link/tools/../model/x": "/model /x", "/_link/tools/%2e%2e/model/./x": "/model /x",
 		"/_link/model/../../_link/model": "/model /", "/_link/a%2Fb/c": "/a%2Fb /c", "/_link/a%2fb/c": "/a%2Fb /c", "/_link/tools//x": "/tools //x", "/%5flink/model": "/model /",
+		`/_link/model/..%2f..%2fadmin|`: "/model /..%2F..%2Fadmin%7C", `/_link/model/a%2Fb"`: "/model /a%2Fb%22", "/_link/model/x%2F..%2Fy\xc3\xa9": "/model /x%2F..%2Fy%C3%A9",
 	} {
 		got := routed(t, dir, path, bearer)
 		if have := got.Headers["link-route"] + " " + got.Path; have != want {
@@ -203,6 +204,18 @@ func TestROUTE2_Caller(t *testing.T) {
 		if strings.Contains(key, "its-own") && got.Headers["authorization"] != "Bearer its-own" {
 			t.Errorf("another's header is gone: %v", got.Headers)
 		}
+	}
+	// Nor by other ways to write a header.
+	got := routed(t, dir, "/_link/"+routeSecret+"/model/v1", bearer+"Link_Caller: root\r\nX-Api-Key: "+routeKey+"\r\nReferer: http://127.0.0.1/_link/"+routeSecret+"/x\r\nX-Other: a "+routeKey+"\r\n")
+	for name, value := range got.Headers {
+		noSecrets(t, name, value)
+		if strings.ReplaceAll(name, "_", "-") == "link-caller" && value != "scout" {
+			t.Errorf("%s: %s", name, value)
+		}
+	}
+	// What looks like a bad target is the proxy's own all the same.
+	for _, path := range []string{"/_link/" + routeSecret + "/model/fetch?u=http://x/%zz", "/_link/" + routeSecret + "/model/http://x/%zz"} {
+		routeCall(t, dir, "GET", path, "", "")
 	}
 	// Nothing of the bind is in an argument, an environment, a file, or what was said.
 	pids := append(processesOf(program), fmt.Sprint(run.cmd.Process.Pid))
@@ -388,6 +401,37 @@ func TestROUTE3_Program(t *testing.T) {
 	run.wait().exits(0)
 	if unix.Kill(last, 0) == nil {
 		t.Error("the program outlives the proxy")
+	}
+}
+
+// ROUTE3: whatever a program starts ends with it, and with the proxy, however that ends.
+func TestROUTE3_ProgramThatForks(t *testing.T) {
+	server := programFile(t)
+	forks := userFile(t, "forks", "#!/usr/bin/python3\nimport os, sys, time\nif os.fork() == 0:\n    try: os.setsid()\n    except OSError: pass\n    os.execv("+fmt.Sprintf("%q, [%q]", server, server)+")\ntime.sleep(1.2)\n", 0o755)
+	wraps := userFile(t, "wraps", "#!/bin/sh\ntrap '' TERM\n"+server+"\n", 0o755)
+	defer os.Remove(forks)
+	defer os.Remove(wraps)
+	dir, run, _ := withRoutes(t, "", byProgram("/forks", forks, server), byProgram("/wraps", wraps, server))
+	for range 4 {
+		routed(t, dir, "/_link/forks", bearer)
+		routed(t, dir, "/_link/wraps", bearer)
+		if all := processesOf("/usr/bin/python3\x00" + server); len(all) > 2 {
+			t.Errorf("%v serve at once", all)
+		}
+		time.Sleep(700 * time.Millisecond)
+	}
+	run.signal(unix.SIGKILL)
+	run.wait()
+	eventually(t, "all of them end with the proxy", func() bool { return len(processesOf(server)) == 0 })
+	// A run ends when its program does, whatever its routes' programs do.
+	routes := userFile(t, "routes.json", "["+byProgram("/a", wraps, server)+","+byProgram("/b", wraps, server)+","+byProgram("/c", forks, server)+"]", 0o600)
+	key := userFile(t, "caller.key", routeKey, 0o600)
+	defer os.Remove(routes)
+	defer os.Remove(key)
+	began := time.Now()
+	sandbox(t, []string{"--routes", routes, "--caller-key-file", key, "--env", "KEY=" + routeKey}, `for r in a b c; do curl -s -o /dev/null -w '%{http_code} ' -H "X-Api-Key: $KEY" http://127.0.0.1:40781/_link/$r; done`).exits(0).prints("200 200 200 ").leavesNothing()
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
 	}
 }
 

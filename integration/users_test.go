@@ -297,6 +297,16 @@ func TestUSER3_Reached(t *testing.T) {
 			t.Errorf("%v was changed to %v", before, after)
 		}
 	}
+	// What is no socket folder is left as it is.
+	other := folder(user, user, 0o755)
+	os.WriteFile(other+"/letter", nil, 0o644)
+	for path, want := range map[string]string{other: "letter", folder(user, user, 0o1777): "everybody"} {
+		before := rightsOf(path)
+		wrap(path).exits(125).says("no socket folder", want)
+		if after := rightsOf(path); after != before {
+			t.Errorf("%s was changed to %s", before, after)
+		}
+	}
 	dir := folder(user, user, 0o700)
 	wrap(dir, dir).exits(125).says("twice")
 	os.Symlink(dir, dir+"-link")

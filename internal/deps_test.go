@@ -20,7 +20,7 @@ var mayImport = map[string][]string{
 	"internal/control":     {"bind", "peercred"},
 	"internal/channel":     {"bind"},
 	"internal/bridge":      {"peercred"},
-	"internal/routes":      {"bind", "peercred"},
+	"internal/routes":      {"bind", "confine", "peercred"},
 	"internal/spec":        {"bind", "wall"},
 	"internal/handoff":     {},
 	"internal/egress":      {"bind", "reach", "socks", "peercred"},
@@ -35,11 +35,15 @@ var mayImport = map[string][]string{
 	"internal/wall":        {},
 	"internal/peercred":    {},
 	"internal/runner":      {"bind", "bridge", "channel", "peercred", "wall"},
-	"internal/cli":         {"bind", "bridge", "channel", "commands", "confine", "control", "peercred", "reach", "runner", "spec", "wall", "wire"},
+	"internal/slot":        {"peercred"},
+	"internal/box":         {},
+	"internal/supervisor":  {"box", "peercred", "slot", "spec"},
+	"internal/cli":         {"bind", "box", "bridge", "channel", "commands", "confine", "control", "peercred", "reach", "runner", "spec", "wall", "wire"},
 
 	"cmd/lnk":                {"cli"},
 	"cmd/lnk-relay":          {"relay"},
 	"cmd/link-sandbox-proxy": {"proxy"},
+	"cmd/lnk-supervisor":     {"supervisor"},
 }
 
 // mustNotLink are packages that a small process must not carry, with why.
@@ -50,12 +54,14 @@ var mustNotLink = map[string]map[string]string{
 		"github.com/BurntSushi/toml": "the relay reads no spec",
 		module + "internal/wall":     "the relay is inside the wall",
 		module + "internal/egress":   "the relay reaches nothing",
+		module + "internal/slot":     "the relay keeps no slots",
 	},
 	"cmd/link-sandbox-proxy": {
 		"github.com/spf13/cobra":     "the proxy holds secrets: little code, little memory",
 		"github.com/BurntSushi/toml": "the proxy reads no spec",
 		module + "internal/wall":     "the proxy builds no wall",
 		module + "internal/relay":    "the proxy is outside",
+		module + "internal/slot":     "the proxy keeps no slots",
 	},
 }
 

@@ -9,7 +9,8 @@ import (
 
 // NormalPath is the normal form of a path (RFC 3986, section 6.2.2): percent
 // encodings of unreserved characters are decoded and others in upper case, so
-// that %2F stays one and separates nothing; then dot segments are taken out.
+// that %2F stays one and separates nothing, and what a path can't have is
+// percent-encoded; then dot segments are taken out.
 // Empty segments stay, and match no prefix.
 func NormalPath(escaped string) (string, error) {
 	if !strings.HasPrefix(escaped, "/") {
@@ -19,7 +20,11 @@ func NormalPath(escaped string) (string, error) {
 	for i := 0; i < len(escaped); i++ {
 		c := escaped[i]
 		if c != '%' {
-			b.WriteByte(c)
+			if c == '/' || isPathByte(c) {
+				b.WriteByte(c)
+			} else {
+				fmt.Fprintf(&b, "%%%02X", c)
+			}
 			continue
 		}
 		if i+2 >= len(escaped) || !isHex(escaped[i+1]) || !isHex(escaped[i+2]) {
@@ -70,6 +75,9 @@ func isUnreserved(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0
 }
 
+// isPathByte reports whether a path has a byte as itself (RFC 3986, pchar).
+func isPathByte(c byte) bool { return isUnreserved(c) || strings.IndexByte("!$&'()*+,;=:@", c) >= 0 }
+
 // checkPrefix wants a prefix in its normal form, of segments that aren't empty.
 func checkPrefix(prefix string) error {
 	got, err := NormalPath(prefix)
@@ -78,8 +86,6 @@ func checkPrefix(prefix string) error {
 		return fmt.Errorf("the prefix %.100q: %w", prefix, err)
 	case got != prefix || path.Clean(prefix) != prefix || prefix == "/":
 		return fmt.Errorf("the prefix %.100q is not in its normal form, such as /model or /tools/search", prefix)
-	case strings.ContainsFunc(prefix, func(r rune) bool { return r <= ' ' || r > '~' || r == '?' || r == '#' || r == '\\' }):
-		return fmt.Errorf("the prefix %.100q has characters that no path has", prefix)
 	}
 	return nil
 }

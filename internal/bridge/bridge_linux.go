@@ -93,8 +93,8 @@ func (to To) connect(conn io.ReadWriter) error {
 	return errors.New("in.sock: an answer that is none")
 }
 
-// maxConnections bounds those of one port at a time.
-const maxConnections = 1024
+// maxConnections bounds those of one port at a time: as many as a relay takes.
+const maxConnections = 256
 
 // acceptBackoff is how long to wait for descriptors to come free.
 const acceptBackoff = 50 * time.Millisecond

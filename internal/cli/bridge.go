@@ -112,6 +112,8 @@ func bridgeStdio(ctx context.Context, to bridge.To, in io.Reader, out io.Writer)
 		io.Copy(conn, in)
 		conn.CloseWrite()
 	}()
-	_, err = io.Copy(out, conn)
+	if _, err = io.Copy(out, conn); ctx.Err() != nil {
+		return nil // it was told to end
+	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/commands"
 	"link.internal/lnk/internal/confine"
+	"link.internal/lnk/internal/control"
 	"link.internal/lnk/internal/runner"
 	"link.internal/lnk/internal/spec"
 	"link.internal/lnk/internal/wall"
@@ -170,7 +171,7 @@ func run(o *options, args []string) error {
 		return err
 	}
 	binding := bind.Binding{Rules: s.Rules}
-	if err := s.Routes.Load(&binding); err != nil {
+	if err := control.LoadRoutes(s.Routes, &binding); err != nil {
 		return err
 	}
 	report.Step("parsed")

@@ -52,10 +52,16 @@ func openReached(paths []string, caller spec.Caller) (folders []*peercred.Folder
 		if f.UID != caller.UID {
 			return folders, fmt.Errorf("--reach %s: it is uid %d's, and the sandbox's sockets are made in a folder of its own user, uid %d", path, f.UID, caller.UID)
 		}
+		if err := f.OnlySockets(); err != nil {
+			return folders, fmt.Errorf("--reach %s: it is no socket folder: %w", path, err)
+		}
+		for _, other := range folders[:len(folders)-1] {
+			if f.Same(other) {
+				return folders, fmt.Errorf("--reach %s: it is named twice", path)
+			}
+		}
 		first := folders[0]
 		switch {
-		case f != first && f.Same(first):
-			return folders, fmt.Errorf("--reach %s: it is named twice", path)
 		case f.Shared() != first.Shared():
 			return folders, fmt.Errorf("--reach: %s has mode %04o and %s has %04o: the folders that one sandbox reaches are shared alike", first.Path(), first.Mode, path, f.Mode)
 		case f.Shared() && f.GID != first.GID:

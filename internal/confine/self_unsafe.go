@@ -12,8 +12,19 @@ import (
 
 // Self puts the list of refused system calls on every thread of this process,
 // for good. The process must have no_new_privs.
-func Self() error {
-	filter, err := Filter(Rules())
+func Self() error { return refuse(Rules()) }
+
+// StayInGroup keeps this process, and all that it starts, in its process group
+// for good, by which they can be ended together. It must have no_new_privs.
+func StayInGroup() error {
+	return refuse([]Rule{
+		{Nr: unix.SYS_SETSID, Errno: unix.EPERM, Why: "a session is a group of its own"},
+		{Nr: unix.SYS_SETPGID, Errno: unix.EPERM, Why: "it leaves the group"},
+	})
+}
+
+func refuse(rules []Rule) error {
+	filter, err := Filter(rules)
 	if err != nil {
 		return err
 	}

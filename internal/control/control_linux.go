@@ -17,6 +17,7 @@ package control
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -121,6 +122,7 @@ func (s Server) serve(conn net.Conn) {
 		longest = MaxBind + 1
 	}
 	lines.Buffer(make([]byte, 0, 1024), longest)
+	lines.Split(wholeLines)
 	for {
 		conn.SetDeadline(time.Now().Add(controlIdle))
 		if !lines.Scan() {
@@ -146,6 +148,15 @@ func (s Server) serve(conn net.Conn) {
 			return
 		}
 	}
+}
+
+// wholeLines is bufio.ScanLines, without what has no end: who sent it may have
+// gone before all of it was sent.
+func wholeLines(data []byte, _ bool) (advance int, line []byte, err error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, bytes.TrimSuffix(data[:i], []byte("\r")), nil
+	}
+	return 0, nil, nil
 }
 
 // answerError is an answer that is nothing else.

@@ -2,6 +2,7 @@ package peercred
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -72,6 +73,29 @@ func (f *Folder) Close() error { return f.file.Close() }
 // keeps it shorter than a socket's address may be (unix(7)).
 func (f *Folder) At(name string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", f.file.Fd(), name)
+}
+
+// OnlySockets is an error where a folder has anything but sockets, or is one
+// that everybody may write to.
+func (f *Folder) OnlySockets() error {
+	dir, err := os.Open(f.At("."))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if f.Mode&unix.S_ISVTX != 0 && f.Mode&0o002 != 0 {
+		return errors.New("everybody may write to it")
+	}
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type() != os.ModeSocket {
+			return fmt.Errorf("it has %q", e.Name())
+		}
+	}
+	return nil
 }
 
 // MakePrivate gives a folder of this user's the mode 0700.

@@ -27,7 +27,7 @@ func (p *Proxy) controlServer(at Places, socket *controlSocket, kept *confine.Fi
 			}
 			return nil
 		},
-		Bind:  func(line []byte) (func(), error) { return p.bind(socket, kept, line) },
+		Bind:  func(line []byte) (func(), error) { return p.bind(at, socket, kept, line) },
 		UIDs:  uids,
 		Blank: at.Blank,
 	}
@@ -65,7 +65,7 @@ func (p *Proxy) bound() *Service {
 // it holds, or nothing does. It is complete when what it returns has been
 // called: the proxy gives up its files after its answer, which takes as long as
 // all the rest, and serves nobody before it has.
-func (p *Proxy) bind(socket *controlSocket, kept *confine.Files, line []byte) (complete func(), err error) {
+func (p *Proxy) bind(at Places, socket *controlSocket, kept *confine.Files, line []byte) (complete func(), err error) {
 	binding, err := control.ParseBind(line)
 	if err != nil {
 		return nil, err
@@ -81,6 +81,9 @@ func (p *Proxy) bind(socket *controlSocket, kept *confine.Files, line []byte) (c
 	}
 	if binding.Wire != "" && !filepath.IsAbs(binding.Wire) {
 		return nil, errors.New("wire is no absolute path")
+	}
+	if err := at.checkWire(binding.Wire); err != nil {
+		return nil, err
 	}
 	service, err := NewService(binding, "", p.log, p.refused)
 	if err != nil {

@@ -76,6 +76,8 @@ func badTarget(line []byte) (method, what string, err error) {
 	switch {
 	case method == "CONNECT":
 		_, err = reach.ParseTarget(target)
+	case strings.HasPrefix(target, "/"):
+		// The proxy's own, which may hold the URL secret.
 	case strings.Contains(target, "://"):
 		// What the server parses is judged by whoever forwards it.
 		if _, parseErr := url.ParseRequestURI(target); parseErr != nil || strings.ContainsAny(target, " \x00") {

@@ -44,7 +44,11 @@ func (s *Service) forwardHTTP(w http.ResponseWriter, r *http.Request, c call) {
 func (s *Service) pass(w http.ResponseWriter, r *http.Request, f *forwarding, by *httputil.ReverseProxy) {
 	c := f.call
 	f.up.gate, f.down.gate = &s.gate, &s.gate
-	ctx, cancel := s.outliving(r.Context())
+	grace := lingerGrace
+	if f.route != nil {
+		grace = routeGrace
+	}
+	ctx, cancel := s.outliving(r.Context(), grace)
 	defer cancel()
 	ctx = context.WithValue(ctx, forwardingKey{}, f)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: f.gotConn})
@@ -159,7 +163,7 @@ func (s *Service) newForward() *httputil.ReverseProxy {
 
 // newReverseProxy makes what forwards by a transport. rewrite says where a
 // request goes, and refused how an error is answered.
-func (s *Service) newReverseProxy(transport *http.Transport, refused func(error) refusal, rewrite func(*forwarding, *http.Request) *http.Request) *httputil.ReverseProxy {
+func (s *Service) newReverseProxy(transport http.RoundTripper, refused func(error) refusal, rewrite func(*forwarding, *http.Request) *http.Request) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport:     transport,
 		FlushInterval: -1,

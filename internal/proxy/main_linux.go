@@ -20,6 +20,7 @@ import (
 
 	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/control"
 	"link.internal/lnk/internal/routes"
 )
 
@@ -30,6 +31,9 @@ const exitRefused = 125
 func Main(args []string, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == thenFlag {
 		return then(args[1:], stderr)
+	}
+	if len(args) > 1 && args[0] == routes.KeeperFlag {
+		return routes.Keep(args[1:])
 	}
 	if len(args) > 1 && args[0] == routes.ExecFlag {
 		fmt.Fprintln(stderr, "link-sandbox-proxy:", routes.Exec(args[1:]))
@@ -109,6 +113,9 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	if rules.Names != nil && at.Dir == "" {
 		return errors.New("--names is for a sandbox, which needs --dir: --dns answers for endpoints alone")
 	}
+	if err := at.checkWire(rules.Wire); err != nil {
+		return err
+	}
 	if *withRunner {
 		p.runner = channel.NewChild(os.NewFile(channel.FD, "channel"))
 		ctx, err := p.serveRunner(ctx)
@@ -125,7 +132,7 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	if at.Blank {
 		return p.Run(ctx, at)
 	}
-	if err := files.Load(&rules); err != nil {
+	if err := control.LoadRoutes(files, &rules); err != nil {
 		return err
 	}
 	service, err := NewService(rules, "", p.log, p.refused)
@@ -198,6 +205,14 @@ func (at Places) check() error {
 		return errors.New("--port is for --dir: it leads into the sandbox behind it")
 	case at.Control != "" && at.Dir != "" && lies(at.Control, at.Dir):
 		return fmt.Errorf("--control %s lies in the socket folder, which the sandbox writes", at.Control)
+	}
+	return nil
+}
+
+// checkWire refuses a log that the sandbox's user could erase.
+func (at Places) checkWire(path string) error {
+	if path != "" && at.Dir != "" && lies(path, at.Dir) {
+		return fmt.Errorf("the log %s lies in the socket folder, where it could be erased: log elsewhere", path)
 	}
 	return nil
 }

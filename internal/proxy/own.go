@@ -3,10 +3,12 @@ package proxy
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"strings"
+	"syscall"
 
 	"link.internal/lnk/internal/routes"
 )
@@ -58,13 +60,29 @@ func (s *Service) newToRoutes() *httputil.ReverseProxy {
 		var failed *routeError
 		if errors.As(err, &failed) {
 			answer.why, answer.detail = failed.why(), err.Error()
+			if said := failed.route.Detail(); said != "" {
+				answer.detail += ": " + said
+			}
 		}
 		return answer
 	}
-	return s.newReverseProxy(transport, refused, func(f *forwarding, out *http.Request) *http.Request {
+	return s.newReverseProxy(retrying{transport}, refused, func(f *forwarding, out *http.Request) *http.Request {
 		f.route.Rewrite(out)
 		return out
 	})
+}
+
+// retrying tries a call once more that has no body and whose connection ended
+// before it was answered: a program that is ending may still have accepted it.
+type retrying struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t retrying) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := t.RoundTripper.RoundTrip(r)
+	if (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) && (r.Body == nil || r.Body == http.NoBody) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		return t.RoundTripper.RoundTrip(r)
+	}
+	return response, err
 }
 
 // routeError is a route whose server can't be reached.

@@ -212,17 +212,21 @@ const maxLingering = 64
 // lingerGrace is how long an origin has to answer such a client.
 const lingerGrace = 2 * time.Minute
 
+// routeGrace is how long a route's server has: what it does costs, and its
+// clients seldom end their direction before they have the answer.
+const routeGrace = 10 * time.Second
+
 // outliving returns a context that outlives one which the HTTP server ends as
 // soon as the client has nothing more to send: the client may still read. It
 // ends with the wire.
-func (s *Service) outliving(client context.Context) (context.Context, context.CancelFunc) {
+func (s *Service) outliving(client context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(client))
 	ended := context.AfterFunc(s.ctx, cancel)
 	gone := context.AfterFunc(client, func() {
 		if s.lingering.Add(1) > maxLingering {
 			cancel()
 		}
-		timer := time.AfterFunc(lingerGrace, cancel)
+		timer := time.AfterFunc(grace, cancel)
 		context.AfterFunc(ctx, func() {
 			timer.Stop()
 			s.lingering.Add(-1)

@@ -20,7 +20,7 @@ const established = "HTTP/1.1 200 Connection established\r\n\r\n"
 
 // connect answers CONNECT.
 func (s *Service) connect(w http.ResponseWriter, r *http.Request, c call) {
-	ctx, cancel := s.outliving(r.Context())
+	ctx, cancel := s.outliving(r.Context(), lingerGrace)
 	far, err := s.dialer.Dial(ctx, c.target)
 	cancel()
 	if closed := s.notRunning(); closed != nil {

@@ -209,6 +209,14 @@ func dialInside(port uint16) (*os.File, error) {
 			unix.Close(fd)
 			continue
 		}
+		if toItself(fd) {
+			// Where nothing listens, a port may be given to the very socket that
+			// connects to it, which then speaks to itself (RFC 9293, section 3.5).
+			unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+			unix.Close(fd)
+			err = unix.ECONNREFUSED
+			continue
+		}
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 		if err = unix.SetNonblock(fd, true); err != nil {
 			unix.Close(fd)
@@ -217,6 +225,23 @@ func dialInside(port uint16) (*os.File, error) {
 		return os.NewFile(uintptr(fd), "inside"), nil
 	}
 	return nil, fmt.Errorf("nothing listens on port %d of the sandbox's loopback (%w)", port, err)
+}
+
+func toItself(fd int) bool {
+	local, err := unix.Getsockname(fd)
+	remote, remoteErr := unix.Getpeername(fd)
+	if err != nil || remoteErr != nil {
+		return false
+	}
+	switch l := local.(type) {
+	case *unix.SockaddrInet4:
+		r, ok := remote.(*unix.SockaddrInet4)
+		return ok && l.Port == r.Port && l.Addr == r.Addr
+	case *unix.SockaddrInet6:
+		r, ok := remote.(*unix.SockaddrInet6)
+		return ok && l.Port == r.Port && l.Addr == r.Addr
+	}
+	return false
 }
 
 var inBuffers = sync.Pool{New: func() any { return new([inBuffer]byte) }}

@@ -1,24 +1,31 @@
 package routes
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"link.internal/lnk/internal/confine"
 )
 
 // A route's program gets, as a service that systemd starts by its socket does
@@ -30,16 +37,21 @@ import (
 //
 // The socket has no name, and outlives the program: calls wait in it while the
 // program is started anew. It is started by the first call, confined as the
-// proxy is, and ends with it.
+// proxy is, and ends with it, and so does all that it starts:
+//
+//	the proxy
+//	 └─ link-sandbox-proxy --route-keeper    leads a process group, and ends it with itself
+//	     └─ the program                      may not leave that group
 const (
-	// ExecFlag makes link-sandbox-proxy set LISTEN_PID and become a program.
+	// KeeperFlag makes link-sandbox-proxy keep a program.
+	KeeperFlag = "--route-keeper"
+	// ExecFlag makes it set LISTEN_PID and become the program.
 	ExecFlag = "--route-program"
 
 	listenBacklog = 512
-	// quick is how soon an end is a failure to start.
-	quick = time.Second
-	// steady is how long a program runs until its next end is the first again.
-	steady       = 10 * time.Second
+	// steady is how long a program runs until its end is no failure to start,
+	// though it has answered nothing.
+	steady       = time.Minute
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 30 * time.Second
 	// endGrace is how long a program has to end.
@@ -48,9 +60,53 @@ const (
 
 // Exec becomes the program, which is given by its path.
 func Exec(args []string) error {
+	if err := confine.StayInGroup(); err != nil {
+		return err
+	}
 	env := append(os.Environ(), "LISTEN_PID="+strconv.Itoa(os.Getpid()))
 	return fmt.Errorf("executing %q: %w", args[0], unix.Exec(args[0], args, env))
 }
+
+// Keep starts the program and waits for it, and returns its exit code. Should
+// the proxy be killed, which tells it so by TERM (Pdeathsig), it kills the
+// group, itself among it.
+func Keep(args []string) int {
+	proxy := os.Getppid()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGTERM)
+	if os.Getppid() != proxy || proxy == 1 {
+		unix.Kill(0, unix.SIGKILL)
+	}
+	go func() {
+		for range signals {
+			// The proxy's own TERM is the program's as well, which may take its time.
+			if os.Getppid() != proxy {
+				unix.Kill(0, unix.SIGKILL)
+			}
+		}
+	}()
+	runtime.LockOSThread() // a parent-death signal is of the thread that started it
+	cmd := exec.Command("/proc/self/exe", append([]string{ExecFlag}, args...)...)
+	cmd.Args[0] = "link-sandbox-proxy"
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{os.NewFile(firstFD, "http"), os.NewFile(firstFD+1, "given")}
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "link-sandbox-proxy:", err)
+		return 126
+	}
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
+	}
+	cmd.Wait()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+// firstFD is the first descriptor beyond the standard streams.
+const firstFD = 3
 
 // program is one that serves a route. Of its processes there is one at a time.
 type program struct {
@@ -71,6 +127,7 @@ type program struct {
 	mu      sync.Mutex
 	begun   bool
 	failing string // how it ended, while it waits to be started again; or ""
+	said    string // the last line that it wrote
 }
 
 func newProgram(prefix string, args []string, given json.RawMessage, log *slog.Logger) (*program, error) {
@@ -106,7 +163,14 @@ func listenNameless() (listen, at *os.File, err error) {
 		return nil, nil, err
 	}
 	listen = os.NewFile(uintptr(fd), "route")
-	name := filepath.Join(os.TempDir(), "lnk-route-"+rand.Text())
+	// Through the folder's descriptor, a path is short however deep it lies.
+	dir, err := os.OpenFile(tempDir(), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		listen.Close()
+		return nil, nil, err
+	}
+	defer dir.Close()
+	name := fmt.Sprintf("/proc/self/fd/%d/lnk-route-%s", dir.Fd(), rand.Text())
 	fail := func(err error) (*os.File, *os.File, error) {
 		listen.Close()
 		return nil, nil, err
@@ -127,6 +191,14 @@ func listenNameless() (listen, at *os.File, err error) {
 		return fail(err)
 	}
 	return listen, os.NewFile(uintptr(atFD), name), nil
+}
+
+// tempDir is TMPDIR where there is one.
+func tempDir() string {
+	if info, err := os.Stat(os.TempDir()); err == nil && info.IsDir() {
+		return os.TempDir()
+	}
+	return "/tmp"
 }
 
 // files are the program's file, and those that its arguments name.
@@ -183,12 +255,8 @@ func (p *program) keep() {
 		}
 		lived := time.Since(begun)
 		p.log.Warn("a route's program ended", "route", p.prefix, "how", err)
-		if lived >= steady {
-			backoff = firstBackoff
-		}
-		// One that answered did start.
-		if failed++; lived >= quick || p.answered.Swap(false) {
-			failed = 0
+		if failed++; p.answered.Swap(false) || lived >= steady {
+			failed, backoff = 0, firstBackoff
 		}
 		if failed > 1 {
 			// Who waits for it would wait for long.
@@ -213,16 +281,29 @@ func (p *program) run() error {
 	}
 	defer read.Close()
 	defer write.Close()
-	cmd := exec.Command("/proc/self/exe", append([]string{ExecFlag}, p.args...)...)
+	cmd := exec.Command("/proc/self/exe", append([]string{KeeperFlag}, p.args...)...)
 	cmd.Args[0] = "link-sandbox-proxy"
 	cmd.Env = append(os.Environ(), "LISTEN_FDS=2", "LISTEN_FDNAMES=http:given")
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	// A pipe of its own: whatever holds it, the proxy's own streams are free.
+	hear, say, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer hear.Close()
+	defer say.Close()
+	cmd.Stdout, cmd.Stderr = say, say
 	cmd.ExtraFiles = []*os.File{p.listen, read}
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	read.Close()
+	say.Close()
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		p.listenTo(hear)
+	}()
 	go func() {
 		// It may be more than a pipe holds; a program that ends breaks it.
 		io.Copy(write, bytes.NewReader(p.given))
@@ -238,10 +319,48 @@ func (p *program) run() error {
 	for unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 	group.end()
+	// All that could write has ended.
+	<-heard
 	if err := cmd.Wait(); err != nil {
 		return err
 	}
-	return fmt.Errorf("exit status 0")
+	return errors.New("exit status 0")
+}
+
+// What is logged of what a program writes.
+const (
+	maxSaid     = 1 << 10
+	saidASecond = 10
+	saidAtOnce  = 100
+)
+
+// listenTo logs what the program writes, some lines a second, and keeps the last.
+func (p *program) listenTo(from io.Reader) {
+	limiter := rate.NewLimiter(saidASecond, saidAtOnce)
+	in := bufio.NewReaderSize(from, maxSaid)
+	for {
+		line, more, err := in.ReadLine()
+		if err != nil {
+			return
+		}
+		text := string(line)
+		for more && err == nil { // the rest of a long one
+			_, more, err = in.ReadLine()
+		}
+		p.mu.Lock()
+		p.said = text
+		p.mu.Unlock()
+		if limiter.Allow() {
+			p.log.Info("a route's program says", "route", p.prefix, "line", text)
+		}
+	}
+}
+
+// lastSaid is for the person alone: it may tell of what the program was given.
+func (p *program) lastSaid() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said
 }
 
 // processGroup is a program and what it started.

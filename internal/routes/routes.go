@@ -12,7 +12,9 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 
 	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/peercred"
@@ -68,11 +70,13 @@ func (s *Set) Close() {
 	if s == nil {
 		return
 	}
+	var ended sync.WaitGroup
 	for _, r := range s.table {
 		if r.program != nil {
-			r.program.close()
+			ended.Go(r.program.close)
 		}
 	}
+	ended.Wait()
 }
 
 // Files are what the programs are started from.
@@ -189,6 +193,25 @@ func (c *Call) Rewrite(out *http.Request) {
 	for _, name := range c.keys {
 		out.Header.Del(name)
 	}
+	for name, values := range out.Header {
+		// Servers take an underscore for a hyphen (RFC 3875, section 4.1.18).
+		switch strings.ToLower(strings.ReplaceAll(name, "_", "-")) {
+		case strings.ToLower(CallerHeader), strings.ToLower(RouteHeader):
+			delete(out.Header, name)
+			continue
+		case "referer":
+			if c.set.secret != "" {
+				delete(out.Header, name)
+			}
+			continue
+		}
+		if slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, c.set.caller.Key) }) {
+			delete(out.Header, name)
+		}
+	}
+	// Trailers could say it all anew.
+	out.Trailer = nil
+	out.Header.Del("Trailer")
 	out.Header.Set(CallerHeader, c.set.caller.Name)
 	out.Header.Set(RouteHeader, c.route.prefix)
 }
@@ -207,6 +230,14 @@ func (c *Call) Answered() {
 	if c.route.program != nil {
 		c.route.program.answered.Store(true)
 	}
+}
+
+// Detail is what the route's program wrote last, which only the person may see.
+func (c *Call) Detail() string {
+	if c.route.program == nil {
+		return ""
+	}
+	return c.route.program.lastSaid()
 }
 
 // Why says what is wrong with the route's server, in words for the caller.

@@ -139,7 +139,6 @@ func start(name string, args, env []string, sys *syscall.SysProcAttr, more []*os
 	go func() {
 		defer close(logged)
 		io.Copy(&p.log, logRead)
-		logRead.Close()
 	}()
 	go func() {
 		defer close(p.done)
@@ -147,7 +146,13 @@ func start(name string, args, env []string, sys *syscall.SysProcAttr, more []*os
 		// it, a relay that was being started, goes with it.
 		waitExited(p.pid)
 		p.kill()
-		<-logged // to the end of file: every process that could write has ended
+		// To the end of file: every process that could write has ended, or one
+		// that escaped holds it open.
+		select {
+		case <-logged:
+		case <-time.After(endGrace):
+		}
+		logRead.Close()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for {
