@@ -409,12 +409,17 @@ func (s *Slot) end(ctx context.Context) error {
 	if err := c.Cgroups.Kill(context.WithoutCancel(ctx), s.Number); err != nil {
 		return err
 	}
+	// A cgroup that was killed as a whole kills what is later cloned into it
+	// (seen on Linux 6.18), so the next processes get a new one.
+	if err := c.Cgroups.Remove(s.Number); err != nil {
+		return err
+	}
 	return errors.Join(c.Places.wipe(s.Number), wipeShared(s.ID))
 }
 
 // remove takes away what is left of an ended slot, but its users.
 func (s *Slot) remove() error {
-	return errors.Join(s.config.Cgroups.Remove(s.Number), s.config.Places.remove(s.Number))
+	return s.config.Places.remove(s.Number)
 }
 
 // EndStray ends and wipes whatever has a slot's cgroup and is none of ids.

@@ -115,7 +115,6 @@ func serve(o Options) error {
 	}
 	s.ctx = ctx
 	failed := make(chan error, 1)
-	go func() { failed <- s.Serve(ctx, l) }()
 	go watchdog(ctx)
 	go func() {
 		tick := time.NewTicker(10 * time.Second)
@@ -129,9 +128,22 @@ func serve(o Options) error {
 			}
 		}
 	}()
-	err = s.Run(ctx, func() { daemon.SdNotify(false, daemon.SdNotifyReady) })
+	serving := false
+	err = s.Run(ctx, func() {
+		// Who connected before waits until the slots are known.
+		serving = true
+		go func() {
+			failed <- s.Serve(ctx, l)
+			stop()
+		}()
+		daemon.SdNotify(false, daemon.SdNotifyReady)
+	})
 	stop()
 	daemon.SdNotify(false, daemon.SdNotifyStopping)
+	if !serving {
+		l.Close()
+		return err
+	}
 	return errors.Join(err, <-failed)
 }
 
