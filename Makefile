@@ -11,7 +11,7 @@ PROGRAMS := lnk lnk-relay link-sandbox-proxy lnk-supervisor
 TAGS := nethttpomithttp2
 LDFLAGS := -s -w -X link.internal/lnk/internal/cli.Version=$(VERSION) -X link.internal/lnk/internal/supervisor.Version=$(VERSION)
 
-.PHONY: help build install demo tools test root-test test-all check fuzz bench clean
+.PHONY: help build install deb rpm packages demo tools test root-test test-all check fuzz bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,6 +22,23 @@ build: ## build lnk and its sisters into bin/
 install: build ## install to $(PREFIX), as root
 	install -D -m 755 bin/lnk $(DESTDIR)$(PREFIX)/bin/lnk
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/lnk bin/lnk-relay bin/link-sandbox-proxy
+
+ARCHES ?= amd64 arm64
+# Of a tag v1.2.3 it is that; else 0.0.0 with the commit, which sorts before it.
+PACKAGE_VERSION ?= $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null | sed 's/^v//' | grep . || echo 0.0.0~git$$(git log -1 --format=%cd.%h --date=format:%Y%m%d 2>/dev/null))
+
+deb: ## build Debian packages into dist/
+	@$(MAKE) --no-print-directory packages PACKAGER=deb
+
+rpm: ## build RPM packages into dist/
+	@$(MAKE) --no-print-directory packages PACKAGER=rpm
+
+packages:
+	$(GO) run ./packaging/generate dist/generated '$(PACKAGE_VERSION)'
+	@set -e; for arch in $(ARCHES); do \
+	  GOARCH=$$arch $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o dist/build/ $(PROGRAMS:%=./cmd/%); \
+	  for package in lnk lnk-supervisor; do \
+	    ARCH=$$arch VERSION='$(PACKAGE_VERSION)' $(GO) tool -modfile=tools/go.mod nfpm package -f packaging/nfpm/$$package.yaml -p $(PACKAGER) -t dist/; done; done
 
 demo: ## show a sandbox at work, without an internet
 	./integration/demo.sh

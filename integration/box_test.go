@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -44,14 +45,9 @@ const binder = 20400
 
 // obeys is a harness: it runs what comes in on port 3000 by a shell, and sends
 // back what that prints.
-const obeys = `import socket, subprocess, threading
-def serve(c):
-    d = b""
-    while (part := c.recv(65536)): d += part
-    c.sendall(subprocess.run(["sh", "-c", d], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL).stdout); c.close()
-s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("127.0.0.1", 3000)); s.listen(64)
-print("up", flush=True)
-while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()`
+//
+//go:embed testdata/harness.py
+var obeys string
 
 // newBox prepares a machine: an /etc that users can be made in, and a configuration.
 func newBox(t *testing.T, slots int, more string) *aBox {
@@ -691,4 +687,49 @@ func TestUSER4_Box(t *testing.T) {
 			}
 		})
 	}
+}
+
+// BOX5: verify proves by trying, and can fail.
+func TestBOX5_Verify(t *testing.T) {
+	b := newBox(t, 2, "")
+	b.serve()
+	b.bind("{}", "--slot", "2")
+	r := b.box("verify").exits(0)
+	if !strings.HasPrefix(r.stdout, "WHO") || !strings.Contains(r.stdout, "inside slot 1") || !strings.HasSuffix(r.stdout, " 0 surprises\n") {
+		t.Errorf("%s", r.stdout)
+	}
+	if all := b.box("verify", "--all").exits(0).stdout; strings.Count(all, "\n") < 200 || !strings.Contains(all, "its memory") {
+		t.Errorf("%d lines", strings.Count(all, "\n"))
+	}
+	// Each kind of hole is found, by those who could use it.
+	slots := b.slots()
+	for what, hole := range map[string]func() (close func()){
+		"slot 1's home": func() func() {
+			os.Chmod(slots[0].Home, 0o755)
+			return func() { os.Chmod(slots[0].Home, 0o700) }
+		},
+		"slot 2's way in": func() func() {
+			unix.Chmod(slots[1].Folder, 0o2777)
+			os.Chmod(slots[1].Folder+"/in.sock", 0o666)
+			return func() { unix.Chmod(slots[1].Folder, 0o2770); os.Chmod(slots[1].Folder+"/in.sock", 0o660) }
+		},
+		"its own": func() func() { // what must be open isn't
+			unix.Chmod(slots[0].Folder, 0)
+			return func() { unix.Chmod(slots[0].Folder, 0o2770) }
+		},
+	} {
+		closeIt := hole()
+		r := b.box("verify").exits(1)
+		if !strings.Contains(r.stdout, "SURPRISE") || !strings.Contains(r.stdout, what) {
+			t.Errorf("%s: %s", what, r.stdout)
+		}
+		closeIt()
+	}
+	b.box("verify", "--json").exits(0)
+	b.boxAs(testnet.UID, nil, "", "verify").exits(125).says("sudo")
+	if left, _ := filepath.Glob("/run/lnk-verify-*"); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+	b.box("remove", "1").exits(0)
+	b.box("verify").exits(125).says("two slots")
 }

@@ -41,7 +41,7 @@ Root and the group lnk may do all of it, the binder status and bind.`,
 	}
 	c.PersistentFlags().StringVar(&o.socket, "socket", box.SocketPath, "the supervisor's `SOCKET`")
 	c.PersistentFlags().BoolVar(&o.json, "json", false, "print JSON")
-	c.AddCommand(newBoxStatus(&o), newBoxAdd(&o), newBoxRemove(&o), newBoxRecycle(&o), newBoxLogs(&o), newBoxBind(&o))
+	c.AddCommand(newBoxStatus(&o), newBoxAdd(&o), newBoxRemove(&o), newBoxRecycle(&o), newBoxLogs(&o), newBoxBind(&o), newBoxVerify(&o), newProbe())
 	return c
 }
 

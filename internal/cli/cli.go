@@ -60,6 +60,9 @@ func printError(w io.Writer, command *cobra.Command, err error) {
 // prefix begins each line that lnk says beside the program's own.
 const prefix = "lnk sandbox:"
 
+// Root is lnk's commands, for whoever writes their pages and completions.
+func Root() *cobra.Command { return newRoot() }
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "lnk",
