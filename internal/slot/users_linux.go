@@ -31,12 +31,11 @@ func MakeUsers(ids []ID) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
+	make := makeByUseradd
 	if _, err := os.Stat(sysusersPath); err == nil {
-		err = makeBySysusers(missing)
-	} else {
-		err = makeByUseradd(missing)
+		make = makeBySysusers
 	}
-	if err != nil {
+	if err := make(missing); err != nil {
 		return err
 	}
 	if missing, err = missingUsers(ids); err != nil {
