@@ -50,7 +50,7 @@ func run() error {
 		return err
 	}
 	b := &bench{internet: internet}
-	for _, measure := range []func() error{b.start, b.commands, b.memory, b.binds, b.download, b.connections, b.names, b.gets, b.tunnels} {
+	for _, measure := range []func() error{b.start, b.commands, b.memory, b.binds, b.slots, b.download, b.connections, b.names, b.gets, b.tunnels} {
 		if err := measure(); err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ func programs() (string, error) {
 		return "", err
 	}
 	for name, path := range map[string]string{
-		"lnk": source + "/lnk", "lnk-relay": source + "/lnk-relay", "link-sandbox-proxy": source + "/link-sandbox-proxy", "bench": self,
+		"lnk": source + "/lnk", "lnk-relay": source + "/lnk-relay", "link-sandbox-proxy": source + "/link-sandbox-proxy", "lnk-supervisor": source + "/lnk-supervisor", "bench": self,
 	} {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -279,16 +279,24 @@ func pssOf(name string) (float64, error) {
 		if first != name && filepath.Base(first) != name {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join(filepath.Dir(path), "smaps_rollup"))
-		if err != nil {
-			return 0, err
-		}
-		for line := range strings.Lines(string(text)) {
-			var kib float64
-			if n, _ := fmt.Sscanf(line, "Pss: %f kB", &kib); n == 1 {
-				return kib / 1024, nil
-			}
-		}
+		var pid int
+		fmt.Sscan(filepath.Base(filepath.Dir(path)), &pid)
+		return pssOfPID(pid)
 	}
 	return 0, fmt.Errorf("no process %s", name)
+}
+
+// pssOfPID is the proportional set size of a process, in MiB.
+func pssOfPID(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var kib float64
+		if n, _ := fmt.Sscanf(line, "Pss: %f kB", &kib); n == 1 {
+			return kib / 1024, nil
+		}
+	}
+	return 0, fmt.Errorf("process %d has no size", pid)
 }

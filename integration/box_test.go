@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -732,4 +733,80 @@ func TestBOX5_Verify(t *testing.T) {
 	}
 	b.box("remove", "1").exits(0)
 	b.box("verify").exits(125).says("two slots")
+}
+
+// BOX3: of a hundred slots ten are hostile, and the other ninety lose no request.
+func TestBOX3_HostileNeighbours(t *testing.T) {
+	site(t, "ok.test")
+	const all, hostile = 100, 10
+	b := newBox(t, all, "[limits]\nmemory = \"96M\"\nprocesses = 64\ncpus = 0.2\nhome = \"8M\"\n")
+	b.run = start(t, b.supervisor("serve"))
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		if r := b.box("status", "--json"); r.code == 0 && strings.Count(r.stdout, `"state": "blank"`) == all {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("they aren't all blank: %s", b.box("status").stdout)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	slots := b.slots()
+	for _, s := range slots {
+		if got := asked(t, binder, s.Control, `{"internet_host":["ok.test"]}`+"\n"); got[0] != "{}" {
+			t.Fatalf("slot %d: %q", s.Number, got)
+		}
+	}
+	attacks := []string{
+		`python3 -c '
+import os
+while True:
+    try: os.fork()
+    except OSError: pass'`,
+		`python3 -c '
+import socket, time
+held = []
+while True:
+    try: held.append(socket.create_connection(("127.0.0.1", 40781)))
+    except OSError: time.sleep(0.01)'`,
+		`python3 -c '
+held = []
+while True: held.append(bytearray(1 << 20))'`,
+		`python3 -c '
+import socket, random
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    try: s.sendto(b"\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + b"\x08" + ("%08x" % random.getrandbits(32)).encode() + b"\x02ok\x04test\x00\x00\x01\x00\x01", ("127.0.0.1", 53))
+    except OSError: pass'`,
+		`while :; do head -c 8M /dev/zero > ~/x; head -c 8M /dev/zero > /tmp/x; rm ~/x /tmp/x; done`,
+	}
+	for i, s := range slots[:hostile] {
+		cmd := exec.Command(testnet.Lnk, "sandbox", "bridge", "unix:"+s.Folder+"/in.sock:3000", "--stdio")
+		cmd.Stdin = strings.NewReader(attacks[i%len(attacks)])
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(s.Agent), Gid: uint32(s.Agent)}}
+		start(t, cmd)
+	}
+	time.Sleep(time.Second)
+	lost := make(chan string, all)
+	var wg sync.WaitGroup
+	at := make(chan struct{}, 6)
+	for _, s := range slots[hostile:] {
+		wg.Go(func() {
+			at <- struct{}{}
+			defer func() { <-at }()
+			if got := b.obey(s, "for i in 1 2 3; do curl -s -m 30 -o /dev/null -w '%{http_code} ' http://ok.test/; done"); got != "200 200 200 " {
+				lost <- fmt.Sprintf("slot %d: %q", s.Number, got)
+			}
+		})
+	}
+	wg.Wait()
+	close(lost)
+	for got := range lost {
+		t.Error(got)
+	}
+	for _, s := range b.slots()[hostile:] {
+		if s.State != "bound" || s.Starts != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
 }
