@@ -810,3 +810,35 @@ while True:
 		}
 	}
 }
+
+// BOX: a full disk loses nothing: what can't be kept isn't made, and what is there goes on.
+func TestBOX_FullDisk(t *testing.T) {
+	site(t, "ok.test")
+	b := newBox(t, 2, "")
+	os.MkdirAll(b.state, 0o755)
+	if err := unix.Mount("tmpfs", b.state, "tmpfs", 0, "mode=755,size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(b.state, unix.MNT_DETACH) })
+	b.serve()
+	bound := b.bind(`{"internet_host":["ok.test"]}`, "--slot", "1")
+	before := b.slots()
+	exec.Command("sh", "-c", "head -c 1M /dev/zero > "+b.state+"/full").Run()
+	b.box("add", "1").exits(125).says("no space left")
+	if out, _ := exec.Command("getent", "passwd", "lnk-agent-3").Output(); len(out) > 0 {
+		t.Error("a user was made whose slot isn't kept")
+	}
+	if after := b.slots(); len(after) != len(before) {
+		t.Errorf("%+v", after)
+	}
+	if got := b.obey(bound, "curl -s -o /dev/null -w '%{http_code}' http://ok.test/"); got != "200" {
+		t.Errorf("%q: %s%s", got, b.box("status").stdout, b.run.stderr)
+	}
+	b.kill(unix.SIGKILL)
+	b.serve()
+	if after := b.slots(); len(after) != len(before) || after[0].Agent != before[0].Agent {
+		t.Errorf("%+v", after)
+	}
+	os.Remove(b.state + "/full")
+	b.box("add", "1").exits(0)
+}

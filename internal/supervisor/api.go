@@ -152,7 +152,7 @@ func (s *Supervisor) handler() http.Handler {
 		if _, err := s.slot(number); err != nil {
 			return nil, err
 		}
-		return readLog(r.Context(), s.options.Places.State, number)
+		return readLog(r.Context(), s.options.Places.Runtime, number)
 	})
 	metrics := promhttp.HandlerFor(s.metrics(), promhttp.HandlerOpts{})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {

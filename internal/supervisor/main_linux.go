@@ -124,7 +124,7 @@ func serve(o Options) error {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				cutLogs(o.Places.State)
+				cutLogs(o.Places.Runtime)
 			}
 		}
 	}()

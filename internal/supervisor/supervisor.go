@@ -77,7 +77,7 @@ func New(o Options) (*Supervisor, error) {
 	s.slots = &slot.Config{
 		Places: o.Places, Cgroups: cgroups, Limits: config.limits, Watcher: watcher, Binder: config.binder,
 		Lnk: o.Lnk, Proxy: o.Proxy, Wrap: config.wrap, Harness: config.Blank.Harness, Version: o.Version + " " + config.version,
-		Log: func(number int) *os.File { return openLog(o.Places.State, number) },
+		Log: func(number int) *os.File { return openLog(o.Places.Runtime, number) },
 		At:  make(chan struct{}, 2*runtime.NumCPU()), Logger: o.Logger,
 	}
 	return s, nil
@@ -192,7 +192,7 @@ func (s *Supervisor) remove(ctx context.Context, number int) error {
 	delete(s.live, number)
 	rest := slices.DeleteFunc(slices.Clone(s.state.Slots), func(id slot.ID) bool { return id.Number == number })
 	s.mu.Unlock()
-	os.Remove(logPath(s.options.Places.State, number))
+	os.Remove(logPath(s.options.Places.Runtime, number))
 	return s.setState(rest)
 }
 
@@ -247,5 +247,6 @@ func (s *Supervisor) End(ctx context.Context, purge bool) error {
 	if err := slot.RemoveUsers(s.state.Slots); err != nil {
 		return err
 	}
+	os.RemoveAll(filepath.Dir(logPath(s.options.Places.Runtime, 1)))
 	return os.RemoveAll(s.options.Places.State)
 }
