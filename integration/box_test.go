@@ -782,9 +782,10 @@ while True:
 	}
 	for i, s := range slots[:hostile] {
 		cmd := exec.Command(testnet.Lnk, "sandbox", "bridge", "unix:"+s.Folder+"/in.sock:3000", "--stdio")
-		cmd.Stdin = strings.NewReader(attacks[i%len(attacks)])
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(s.Agent), Gid: uint32(s.Agent)}}
-		start(t, cmd)
+		attack := start(t, cmd)
+		attack.write(attacks[i%len(attacks)])
+		attack.in.Close()
 	}
 	time.Sleep(time.Second)
 	lost := make(chan string, all)
