@@ -45,6 +45,9 @@ type Slot struct {
 	Folder  string `json:"folder"`
 	Wire    string `json:"wire"`
 	Home    string `json:"home"`
+	// Generation is another for each tenancy: a service that keeps it finds out
+	// that its agent has ended.
+	Generation string `json:"generation"`
 	// Starts counts how often it was made anew.
 	Starts int `json:"starts"`
 	// StartMS is how long its last start took, in milliseconds.

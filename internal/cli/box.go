@@ -296,8 +296,9 @@ func bindOne(ctx context.Context, slots []box.Slot, number int, data []byte) (bo
 			s.State = "bound"
 			return s, nil
 		}
-		if number == 0 && errors.Is(err, control.ErrBound) {
-			continue
+		var notSent *control.NotSentError
+		if number == 0 && (errors.Is(err, control.ErrBound) || errors.As(err, &notSent) && !errors.Is(err, os.ErrPermission)) {
+			continue // another was quicker, or it is just ending
 		}
 		return box.Slot{}, fmt.Errorf("binding slot %d: %w", s.Number, err)
 	}

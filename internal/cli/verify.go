@@ -57,7 +57,7 @@ and so is that a program of the system's is executed (inotify(7)).`,
 			if err != nil {
 				return err
 			}
-			rows, err := verify(c.Context(), slots)
+			rows, err := verify(c.Context(), slots, o.socket)
 			if err != nil {
 				return err
 			}
@@ -134,7 +134,7 @@ type who struct {
 const strangerUID = 65533
 
 // verify has everybody try everything.
-func verify(ctx context.Context, slots []box.Slot) ([]verified, error) {
+func verify(ctx context.Context, slots []box.Slot, socket string) ([]verified, error) {
 	var two []box.Slot
 	for _, s := range slots {
 		if s.State == "blank" || s.State == "bound" {
@@ -151,6 +151,11 @@ func verify(ctx context.Context, slots []box.Slot) ([]verified, error) {
 		return nil, err
 	}
 	defer host.Close()
+	outside, err := listenOutside()
+	if err != nil {
+		return nil, err
+	}
+	defer outside.Close()
 	abstract := fmt.Sprintf("@lnk-verify-%d", os.Getpid())
 	named, err := net.Listen("unix", abstract)
 	if err != nil {
@@ -160,7 +165,10 @@ func verify(ctx context.Context, slots []box.Slot) ([]verified, error) {
 	var rows []verified
 	for i, own := range two {
 		other := two[1-i]
-		pids := pidsOf(other)
+		pids, ownPIDs := pidsOf(other), pidsOf(own)
+		if len(pids) != 2 || len(ownPIDs) != 2 || len(cgroupFolders(other.Number)) == 0 {
+			return nil, fmt.Errorf("the processes and cgroups of slots %d and %d can't be found: are they just being made anew?", own.Number, other.Number)
+		}
 		for _, w := range []who{
 			{fmt.Sprintf("agent of slot %d", own.Number), own.Agent, own.Agent, []uint32{uint32(own.Group)}, nil},
 			{fmt.Sprintf("proxy of slot %d", own.Number), own.Proxy, own.Proxy, []uint32{uint32(own.Group)}, nil},
@@ -169,12 +177,15 @@ func verify(ctx context.Context, slots []box.Slot) ([]verified, error) {
 		} {
 			list := foreign(other, pids)
 			list = append(list, allowed(w, own)...)
+			if w.uid == own.Agent {
+				list = append(list, processAttempts(own.Number, "proxy, its own", ownPIDs["proxy"])...)
+			}
 			if w.inside != nil {
 				list = append(list,
 					attempt{"this machine's loopback", "tcp", host.Addr().String(), false},
 					attempt{"an abstract socket of the machine's", "connect", abstract, false},
-					attempt{"an address of the internet", "tcp", "192.0.2.1:443", false},
-					attempt{"the supervisor's interface", "connect", box.SocketPath, false},
+					attempt{"an address of this machine's", "tcp", outside.Addr().String(), false},
+					attempt{"the supervisor's interface", "connect", socket, false},
 					attempt{"its own proxy", "tcp", "127.0.0.1:40781", true},
 				)
 			}
@@ -184,6 +195,9 @@ func verify(ctx context.Context, slots []box.Slot) ([]verified, error) {
 			}
 			for n, a := range list {
 				row := verified{Who: w.name, Tried: a.Name, Expected: outcome(a.Expected), Seen: outcome(results[n].Succeeded), Why: results[n].Error, OK: a.Expected == results[n].Succeeded}
+				if results[n].Absent && w.inside == nil {
+					row.Seen, row.OK = "not there", false
+				}
 				rows = append(rows, row)
 			}
 		}
@@ -217,15 +231,7 @@ func foreign(s box.Slot, pids map[string]int) []attempt {
 		{fmt.Sprintf("slot %d's record", n), "read", filepath.Join(filepath.Dir(s.Folder), "record.json"), false},
 	}
 	for part, pid := range pids {
-		p := fmt.Sprintf("slot %d's %s", n, part)
-		list = append(list,
-			attempt{p + ", by a signal", "signal", strconv.Itoa(pid), false},
-			attempt{p + ", traced", "trace", strconv.Itoa(pid), false},
-			attempt{p + ", its memory", "append", fmt.Sprintf("/proc/%d/mem", pid), false},
-			attempt{p + ", its environment", "read", fmt.Sprintf("/proc/%d/environ", pid), false},
-			attempt{p + ", its files", "list", fmt.Sprintf("/proc/%d/root", pid), false},
-			attempt{p + ", its descriptors", "list", fmt.Sprintf("/proc/%d/fd", pid), false},
-		)
+		list = append(list, processAttempts(n, part, pid)...)
 	}
 	for _, folder := range cgroupFolders(n) {
 		list = append(list,
@@ -234,6 +240,36 @@ func foreign(s box.Slot, pids map[string]int) []attempt {
 		)
 	}
 	return list
+}
+
+// processAttempts are all ways to a process.
+func processAttempts(number int, part string, pid int) []attempt {
+	p := fmt.Sprintf("slot %d's %s", number, part)
+	return []attempt{
+		{p + ", by a signal", "signal", strconv.Itoa(pid), false},
+		{p + ", traced", "trace", strconv.Itoa(pid), false},
+		{p + ", its memory", "append", fmt.Sprintf("/proc/%d/mem", pid), false},
+		{p + ", its environment", "read", fmt.Sprintf("/proc/%d/environ", pid), false},
+		{p + ", its files", "list", fmt.Sprintf("/proc/%d/root", pid), false},
+		{p + ", its descriptors", "list", fmt.Sprintf("/proc/%d/fd", pid), false},
+	}
+}
+
+// listenOutside listens on an address of this machine's that is no loopback, or
+// on the loopback where it has no other.
+func listenOutside() (net.Listener, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addresses {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			if l, err := net.Listen("tcp", net.JoinHostPort(n.IP.String(), "0")); err == nil {
+				return l, nil
+			}
+		}
+	}
+	return net.Listen("tcp", "127.0.0.1:0")
 }
 
 // allowed are the ways that must be open, or the table would prove nothing.

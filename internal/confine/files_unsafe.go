@@ -22,6 +22,10 @@ type Files struct {
 // reading are the rights that change nothing.
 const reading = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 
+// changing are the rights to make, change and remove files.
+const changing = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
+	unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+
 // handledBy are all rights to files, by the version of Landlock that has them.
 func handledBy(abi int) uint64 {
 	handled := uint64(reading)
@@ -64,10 +68,11 @@ func (f *Files) Read(paths ...string) error {
 	return nil
 }
 
-// Write keeps what may be read and changed, and not executed.
+// Write keeps what may be read and changed, and not executed: files, in folders
+// in which no folder, link, socket or device is made.
 func (f *Files) Write(paths ...string) error {
 	for _, path := range paths {
-		if err := f.add(path, f.handled&^(unix.LANDLOCK_ACCESS_FS_EXECUTE|unix.LANDLOCK_ACCESS_FS_REFER)); err != nil {
+		if err := f.add(path, f.handled&changing); err != nil {
 			return err
 		}
 	}

@@ -11,8 +11,15 @@ import (
 )
 
 // Self puts the list of refused system calls on every thread of this process,
-// for good. The process must have no_new_privs.
-func Self() error { return refuse(Rules()) }
+// for good, and those that make what outlives a process in the machine's own
+// IPC namespace. The process must have no_new_privs.
+func Self() error {
+	rules := Rules()
+	for _, nr := range []uintptr{unix.SYS_SHMGET, unix.SYS_SEMGET, unix.SYS_MSGGET, unix.SYS_MQ_OPEN} {
+		rules = append(rules, Rule{Nr: nr, Errno: unix.EPERM, Why: "what it makes outlives the process"})
+	}
+	return refuse(rules)
+}
 
 // StayInGroup keeps this process, and all that it starts, in its process group
 // for good, by which they can be ended together. It must have no_new_privs.

@@ -233,7 +233,7 @@ func SendBind(ctx context.Context, path string, data []byte, owners ...int) erro
 	defer cancel()
 	conn, err := peercred.DialOwned(ctx, path, owners...)
 	if err != nil {
-		return err
+		return &NotSentError{err}
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(controlLimit))
@@ -255,3 +255,12 @@ func SendBind(ctx context.Context, path string, data []byte, owners ...int) erro
 
 // ErrBound is the answer to a second bind.
 var ErrBound = errors.New("this proxy is bound already")
+
+// NotSentError is a bind of which nobody got a byte.
+type NotSentError struct{ Err error }
+
+// Error is why.
+func (e *NotSentError) Error() string { return e.Err.Error() }
+
+// Unwrap returns why.
+func (e *NotSentError) Unwrap() error { return e.Err }

@@ -31,6 +31,9 @@ type Limits struct {
 type Cgroups struct {
 	unified string            // lnk.slice in version 2
 	v1      map[string]string // lnk.slice by controller, of those that are version 1's
+	lock    *os.File          // of lnk.slice: who keeps slots here is one
+	root    string            // of version 2
+	v2      []string          // the controllers that version 2 has
 }
 
 // controllers are those that limits need.
@@ -49,9 +52,15 @@ func NewCgroups(limits Limits) (*Cgroups, error) {
 	if unified == "" {
 		return nil, errors.New("no cgroup hierarchy of version 2 is mounted, by which slots are ended: boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 on /sys/fs/cgroup/unified")
 	}
-	c := &Cgroups{unified: filepath.Join(unified, sliceName), v1: make(map[string]string)}
+	c := &Cgroups{unified: filepath.Join(unified, sliceName), root: unified, v1: make(map[string]string)}
 	if err := mkdirAll(c.unified); err != nil {
 		return nil, err
+	}
+	if c.lock, err = os.Open(c.unified); err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(c.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.New("another lnk-supervisor keeps slots on this machine: stop it first (systemctl stop lnk-supervisor)")
 	}
 	if _, err := os.Stat(filepath.Join(c.unified, "cgroup.kill")); err != nil {
 		return nil, errors.New("this kernel's cgroups can't be killed as a whole: Linux 5.14 or newer is needed")
@@ -64,11 +73,10 @@ func NewCgroups(limits Limits) (*Cgroups, error) {
 		needed := map[string]bool{"memory": limits.Memory > 0, "pids": limits.Processes > 0, "cpu": limits.CPUs > 0}[name]
 		switch {
 		case slices.Contains(strings.Fields(string(have)), name):
-			for _, folder := range []string{unified, c.unified} {
-				if err := write(folder, "cgroup.subtree_control", "+"+name); err != nil && needed {
-					return nil, fmt.Errorf("the cgroup controller %s can't be had: %w", name, err)
-				}
+			if err := c.enable(name); err != nil && needed {
+				return nil, err
 			}
+			c.v2 = append(c.v2, name)
 		case v1[name] != "":
 			c.v1[name] = filepath.Join(v1[name], sliceName)
 			if err := mkdirAll(c.v1[name]); err != nil {
@@ -79,6 +87,20 @@ func NewCgroups(limits Limits) (*Cgroups, error) {
 		}
 	}
 	return c, nil
+}
+
+// Close lets another keep slots here.
+func (c *Cgroups) Close() error { return c.lock.Close() }
+
+// enable has the slots' cgroups have a controller of version 2. systemd, which
+// keeps lnk.slice, may take it away again.
+func (c *Cgroups) enable(name string) error {
+	for _, folder := range []string{c.root, c.unified} {
+		if err := write(folder, "cgroup.subtree_control", "+"+name); err != nil {
+			return fmt.Errorf("the cgroup controller %s can't be had: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // hierarchies are the mount points of version 2 and of each controller of version 1.
@@ -144,6 +166,9 @@ func (c *Cgroups) folders(number int) []string {
 
 // Make makes a slot's cgroups with its limits, and reads back that they hold.
 func (c *Cgroups) Make(number int, limits Limits) error {
+	for _, name := range c.v2 {
+		c.enable(name) // what is missing is seen below, as a limit that can't be set
+	}
 	for _, folder := range c.folders(number) {
 		if err := mkdirAll(folder); err != nil {
 			return err
@@ -196,21 +221,33 @@ func (c *Cgroups) Make(number int, limits Limits) error {
 			return fmt.Errorf("slot %d's limit %s is %q and not %q: %w", number, set.controller, strings.TrimSpace(string(got)), value, err)
 		}
 	}
-	return c.noSwap(number)
+	return c.noSwap(number, limits)
 }
 
-// noSwap keeps a proxy, which holds secrets, out of swap; a machine that has
-// none, or counts none, has no such file.
-func (c *Cgroups) noSwap(number int) error {
-	folder, file := filepath.Join(c.unified, c.name(number), proxyPart), "memory.swap.max"
+// noSwap keeps a slot out of swap: a proxy holds secrets, and what a limit of
+// memory doesn't count isn't limited. A machine that has no swap, or doesn't
+// count it, has no such files.
+func (c *Cgroups) noSwap(number int, limits Limits) error {
+	type file struct{ folder, name, value string }
+	slot := c.folders(number)[0]
+	files := []file{{filepath.Join(slot, proxyPart), "memory.swap.max", "0"}}
+	if limits.Memory > 0 {
+		files = append(files, file{slot, "memory.swap.max", "0"})
+	}
 	if of, ok := c.v1["memory"]; ok {
-		folder, file = filepath.Join(of, c.name(number), proxyPart), "memory.swappiness"
+		slot = filepath.Join(of, c.name(number))
+		files = []file{{filepath.Join(slot, proxyPart), "memory.swappiness", "0"}}
+		if limits.Memory > 0 {
+			files = append(files, file{slot, "memory.memsw.limit_in_bytes", fmt.Sprint(limits.Memory)})
+		}
 	}
-	if _, err := os.Stat(filepath.Join(folder, file)); err != nil {
-		return nil
-	}
-	if err := write(folder, file, "0"); err != nil {
-		return fmt.Errorf("keeping slot %d's proxy out of swap: %w", number, err)
+	for _, f := range files {
+		if _, err := os.Stat(filepath.Join(f.folder, f.name)); err != nil {
+			continue
+		}
+		if err := write(f.folder, f.name, f.value); err != nil {
+			return fmt.Errorf("keeping slot %d out of swap: %w", number, err)
+		}
 	}
 	return nil
 }

@@ -1,11 +1,14 @@
 package slot
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -189,12 +192,32 @@ func (p Places) wipe(number int) error {
 				return fmt.Errorf("%s has %q, which is no slot's: move it away", base, name)
 			}
 		}
-		for _, name := range names {
-			// By descriptors, without following a link (openat(2), unlinkat(2)).
-			if err := os.RemoveAll(filepath.Join(base, name)); err != nil {
-				return fmt.Errorf("wiping: %w", err)
-			}
+		if err := removeTrees(base, names); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+const rmPath = "/bin/rm"
+
+// removeTrees removes entries of a folder with all below them, and follows no
+// link. By rm(1), whose descriptors don't grow with the depth of what a slot's
+// users made.
+func removeTrees(base string, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	args := []string{"-rf", "--one-file-system", "--"}
+	for _, name := range names {
+		args = append(args, "./"+name)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, rmPath, args...)
+	cmd.Dir = base
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("wiping %s: rm: %w", base, err)
 	}
 	return nil
 }
@@ -211,7 +234,7 @@ func (p Places) remove(number int) error {
 }
 
 // sharedFolders are where every user may leave something.
-var sharedFolders = []string{"/tmp", "/var/tmp", "/dev/shm"}
+var sharedFolders = []string{"/tmp", "/var/tmp", "/dev/shm", "/run/lock"}
 
 // wipeShared removes what a slot's users left there. It is theirs, so it isn't
 // looked into beyond that.
@@ -222,16 +245,11 @@ func wipeShared(id ID) error {
 		if err != nil {
 			continue // a machine may lack one
 		}
-		for _, name := range names {
-			path := filepath.Join(folder, name)
+		theirs := slices.DeleteFunc(names, func(name string) bool {
 			var st unix.Stat_t
-			if unix.Lstat(path, &st) != nil || int(st.Uid) != id.Agent && int(st.Uid) != id.Proxy {
-				continue
-			}
-			if err := os.RemoveAll(path); err != nil {
-				all = errors.Join(all, err)
-			}
-		}
+			return unix.Lstat(filepath.Join(folder, name), &st) != nil || int(st.Uid) != id.Agent && int(st.Uid) != id.Proxy
+		})
+		all = errors.Join(all, removeTrees(folder, theirs))
 	}
 	return all
 }

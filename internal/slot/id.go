@@ -143,7 +143,7 @@ func getent(database string, keys ...string) ([]entry, error) {
 	const atOnce = 1000
 	for len(keys) > 0 {
 		n := min(len(keys), atOnce)
-		cmd := exec.Command(getentPath, append([]string{database}, keys[:n]...)...)
+		cmd := commandWithin(getentPath, append([]string{database}, keys[:n]...)...)
 		keys = keys[n:]
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr

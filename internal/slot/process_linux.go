@@ -56,7 +56,13 @@ func (c *Cgroups) startProcess(number int, part string, cmd command) (*process, 
 		return nil, fmt.Errorf("starting slot %d's %s: %w", number, part, err)
 	}
 	p.PID = run.Process.Pid
-	p.Started, _ = startTime(p.PID) // a child that isn't reaped has its pid
+	// A child that isn't reaped has its pid.
+	var startErr error
+	if p.Started, startErr = startTime(p.PID); startErr != nil {
+		run.Process.Kill()
+		run.Wait()
+		return nil, fmt.Errorf("slot %d's %s can't be looked at in /proc (hidepid?): %w", number, part, startErr)
+	}
 	go func() {
 		defer close(p.done)
 		p.how = "exit status 0"

@@ -2,6 +2,7 @@ package slot
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,8 +42,6 @@ type Config struct {
 	Lnk, Proxy string
 	// Wrap are the flags of lnk sandbox wrap, and Harness the program and its arguments.
 	Wrap, Harness []string
-	// Version tells configurations apart: a blank slot of another is made anew.
-	Version string
 	// Log gives the standard output and error of a slot's processes.
 	Log func(number int) *os.File
 	// At bounds how many slots are being started at a time.
@@ -62,6 +61,7 @@ type Slot struct {
 	why      string // of Waiting
 	recycles int
 	started  time.Duration // how long its last start took
+	id       string        // of its tenancy
 
 	changed  chan struct{} // something was made in its folders
 	commands chan Command
@@ -83,6 +83,8 @@ type Info struct {
 	Why      string
 	Recycles int
 	Started  time.Duration
+	// Generation is another for each tenancy.
+	Generation string
 }
 
 // New returns a slot whose users are there.
@@ -94,8 +96,11 @@ func New(id ID, config *Config) *Slot {
 func (s *Slot) Info() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Info{s.ID, s.state, s.since, s.why, s.recycles, s.started}
+	return Info{s.ID, s.state, s.since, s.why, s.recycles, s.started, s.id}
 }
+
+// ErrGone is a slot that was removed.
+var ErrGone = errors.New("it is gone")
 
 // Do has it carry out a command, and waits until it has.
 func (s *Slot) Do(ctx context.Context, remove bool) error {
@@ -103,7 +108,7 @@ func (s *Slot) Do(ctx context.Context, remove bool) error {
 	select {
 	case s.commands <- c:
 	case <-s.gone:
-		return fmt.Errorf("slot %d is gone", s.Number)
+		return fmt.Errorf("slot %d: %w", s.Number, ErrGone)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -138,8 +143,11 @@ func (s *Slot) look(string) {
 
 // record is what lets a later supervisor find the slot's processes again.
 type record struct {
-	Boot    string   `json:"boot"`
-	Version string   `json:"version"`
+	Boot string `json:"boot"`
+	// Generation tells one tenancy of a slot from the next.
+	Generation string `json:"generation"`
+	// Bound was seen: the mark is the proxy's to take away, and this isn't.
+	Bound   bool     `json:"bound"`
 	Proxy   *process `json:"proxy"`
 	Sandbox *process `json:"sandbox"`
 }
@@ -160,11 +168,11 @@ func (s *Slot) Run(ctx context.Context) {
 	backoff := firstBackoff
 	running := s.adopt()
 	for ctx.Err() == nil {
-		begun := time.Now()
 		var err error
 		if running == nil {
 			running, err = s.begin(ctx)
 		}
+		begun := time.Now()
 		var asked *Command
 		if err == nil {
 			asked, err = s.serve(ctx, running)
@@ -175,6 +183,9 @@ func (s *Slot) Run(ctx context.Context) {
 			return
 		}
 		running = nil
+		if err != nil {
+			s.set(Ending, err.Error())
+		}
 		if time.Since(begun) >= steady {
 			backoff = firstBackoff
 		}
@@ -227,8 +238,14 @@ func (s *Slot) Run(ctx context.Context) {
 // serve waits until one of the processes ends, or something is asked.
 func (s *Slot) serve(ctx context.Context, r *record) (*Command, error) {
 	for {
+		if !r.Bound && s.bound() {
+			r.Bound = true
+			if err := s.keep(r); err != nil {
+				return nil, err
+			}
+		}
 		state := Blank
-		if s.bound() {
+		if r.Bound {
 			state = Bound
 		}
 		s.set(state, "")
@@ -285,7 +302,7 @@ func (s *Slot) begin(ctx context.Context) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &record{Boot: boot, Version: c.Version}
+	r := &record{Boot: boot, Generation: rand.Text()}
 	if r.Proxy, err = c.Cgroups.startProcess(s.Number, proxyPart, s.proxyCommand()); err != nil {
 		return nil, err
 	}
@@ -303,7 +320,7 @@ func (s *Slot) begin(ctx context.Context) (*record, error) {
 	}
 	s.mu.Lock()
 	s.recycles++
-	s.started = time.Since(begun)
+	s.started, s.id = time.Since(begun), r.Generation
 	s.mu.Unlock()
 	return r, nil
 }
@@ -367,9 +384,10 @@ func (s *Slot) keep(r *record) error {
 	return os.Rename(filepath.Join(base, recordNew), filepath.Join(base, recordName))
 }
 
-// adopt finds what an earlier supervisor started: both processes, whole, of
-// this boot; nil where the slot is to be made anew. A blank slot of another
-// configuration is; a bound one goes on until its end.
+// adopt finds a bound slot that an earlier supervisor started: both processes,
+// whole, of this boot; nil where the slot is to be made anew. A blank one always
+// is: nobody saw what was done to it meanwhile, and whoever took a bound proxy
+// over could take its mark away.
 func (s *Slot) adopt() *record {
 	c := s.config
 	data, err := os.ReadFile(filepath.Join(c.Places.runtime(s.Number), recordName))
@@ -381,7 +399,7 @@ func (s *Slot) adopt() *record {
 	if json.Unmarshal(data, &r) != nil || bootErr != nil || r.Boot != boot || r.Proxy == nil || r.Sandbox == nil {
 		return nil
 	}
-	if r.Version != c.Version && !s.bound() {
+	if r.Bound = r.Bound || s.bound(); !r.Bound {
 		return nil
 	}
 	for _, p := range []*process{r.Proxy, r.Sandbox} {
@@ -398,7 +416,10 @@ func (s *Slot) adopt() *record {
 			return nil
 		}
 	}
-	c.Logger.Info("slot", "number", s.Number, "found again", s.bound())
+	s.mu.Lock()
+	s.id = r.Generation
+	s.mu.Unlock()
+	c.Logger.Info("slot", "number", s.Number, "found again", true)
 	return &r
 }
 
@@ -420,6 +441,15 @@ func (s *Slot) end(ctx context.Context) error {
 // remove takes away what is left of an ended slot, but its users.
 func (s *Slot) remove() error {
 	return s.config.Places.remove(s.Number)
+}
+
+// WipeShared removes what slots' users left where every user may leave something.
+func WipeShared(ids []ID) error {
+	var all error
+	for _, id := range ids {
+		all = errors.Join(all, wipeShared(id))
+	}
+	return all
 }
 
 // EndStray ends and wipes whatever has a slot's cgroup and is none of ids.

@@ -2,12 +2,14 @@ package slot
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // The programs that make and remove users, by absolute path.
@@ -45,6 +47,12 @@ func MakeUsers(ids []ID) error {
 		return fmt.Errorf("%d slots' users weren't made, slot %d's among them", len(missing), missing[0].Number)
 	}
 	return nil
+}
+
+// CheckUsers is an error where a name or an id of slots' is another's already.
+func CheckUsers(ids []ID) error {
+	_, err := missingUsers(ids)
+	return err
 }
 
 // missingUsers are the slots of which something is missing. A name or id that
@@ -123,7 +131,7 @@ func makeBySysusers(ids []ID) error {
 		}
 		fmt.Fprintf(&lines, "g %s %d\nm %s %s\nm %s %s\n", id.SharedName(), id.Shared, id.AgentName(), id.SharedName(), id.ProxyName(), id.SharedName())
 	}
-	cmd := exec.Command(sysusersPath, "-")
+	cmd := commandWithin(sysusersPath, "-")
 	cmd.Stdin = &lines
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("systemd-sysusers: %w: %s", err, lastLine(out))
@@ -135,7 +143,7 @@ func makeBySysusers(ids []ID) error {
 func makeByUseradd(ids []ID) error {
 	const exists = 9 // of useradd(8) and groupadd(8)
 	run := func(path string, args ...string) error {
-		out, err := exec.Command(path, args...).CombinedOutput()
+		out, err := commandWithin(path, args...).CombinedOutput()
 		var exit *exec.ExitError
 		if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == exists) {
 			return fmt.Errorf("%s %v: %w: %s", path, args, err, lastLine(out))
@@ -162,25 +170,56 @@ func makeByUseradd(ids []ID) error {
 	return nil
 }
 
-// RemoveUsers removes the users and groups of slots. What is gone already is
-// no error.
+// RemoveUsers removes the users and groups of slots, where a name has the id
+// that is the slot's. What is gone already is no error.
 func RemoveUsers(ids []ID) error {
+	var names []string
+	for _, id := range ids {
+		names = append(names, id.AgentName(), id.ProxyName(), id.SharedName())
+	}
+	users, err := index("passwd", names)
+	if err != nil {
+		return err
+	}
+	groups, err := index("group", names)
+	if err != nil {
+		return err
+	}
 	const notThere = 6 // of userdel(8) and groupdel(8)
 	var all error
 	for _, id := range ids {
-		for _, step := range [][]string{
-			{userdelPath, id.AgentName()}, {userdelPath, id.ProxyName()}, {groupdelPath, id.SharedName()},
+		for _, step := range []struct {
+			path, name string
+			id         int
+			in         map[string]entry
+		}{
+			{userdelPath, id.AgentName(), id.Agent, users}, {userdelPath, id.ProxyName(), id.Proxy, users}, {groupdelPath, id.SharedName(), id.Shared, groups},
 			// userdel takes a user's own group along, where login.defs says so.
-			{groupdelPath, id.AgentName()}, {groupdelPath, id.ProxyName()},
+			{groupdelPath, id.AgentName(), id.Agent, groups}, {groupdelPath, id.ProxyName(), id.Proxy, groups},
 		} {
-			out, err := exec.Command(step[0], step[1:]...).CombinedOutput()
+			if e, ok := step.in[step.name]; !ok || e.id != step.id {
+				continue
+			}
+			out, err := commandWithin(step.path, step.name).CombinedOutput()
 			var exit *exec.ExitError
 			if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == notThere) {
-				all = errors.Join(all, fmt.Errorf("%v: %w: %s", step, err, lastLine(out)))
+				all = errors.Join(all, fmt.Errorf("%s %s: %w: %s", step.path, step.name, err, lastLine(out)))
 			}
 		}
 	}
 	return all
+}
+
+// commandLimit bounds each command that looks up or changes users.
+const commandLimit = 2 * time.Minute
+
+// commandWithin is a command that is killed when it takes too long: a database
+// of users may be on a network.
+func commandWithin(path string, args ...string) *exec.Cmd {
+	ctx, cancel := context.WithTimeout(context.Background(), commandLimit)
+	cmd := exec.CommandContext(ctx, path, args...)
+	context.AfterFunc(ctx, cancel)
+	return cmd
 }
 
 func lastLine(out []byte) string {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -40,7 +41,7 @@ func (s *Supervisor) Serve(ctx context.Context, l *net.UnixListener) error {
 	server := &http.Server{
 		Handler: s.handler(),
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			return context.WithValue(ctx, roleKey{}, s.role(conn.(*net.UnixConn)))
+			return context.WithValue(ctx, roleKey{}, conn.(known).role)
 		},
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       time.Minute,
@@ -48,11 +49,62 @@ func (s *Supervisor) Serve(ctx context.Context, l *net.UnixListener) error {
 		MaxHeaderBytes:    16 << 10,
 	}
 	context.AfterFunc(ctx, func() { server.Close() })
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(doorkeeper{l, s, make(chan struct{}, maxStrangers)}); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
+
+// known is a connection of somebody who may ask for something.
+type known struct {
+	*net.UnixConn
+	role role
+}
+
+// doorkeeper answers strangers itself: they hold few connections, and not for long.
+type doorkeeper struct {
+	*net.UnixListener
+	s         *Supervisor
+	strangers chan struct{}
+}
+
+// What strangers may hold: so many connections, for so long.
+const (
+	maxStrangers  = 32
+	strangerLimit = time.Second
+)
+
+// Accept returns the next connection of one who is none.
+func (d doorkeeper) Accept() (net.Conn, error) {
+	for {
+		conn, err := d.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if role := d.s.role(conn); role != stranger {
+			return known{conn, role}, nil
+		}
+		select {
+		case d.strangers <- struct{}{}:
+			go func() {
+				turnAway(conn)
+				<-d.strangers
+			}()
+		default:
+			conn.Close()
+		}
+	}
+}
+
+// turnAway hears a request, and says no to it.
+func turnAway(conn net.Conn) {
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(strangerLimit))
+	conn.Read(make([]byte, 4096))
+	io.WriteString(conn, "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(forbidden))+"\r\n\r\n"+forbidden)
+}
+
+const forbidden = `{"error":"only root, and the group ` + managers + `, may do this; the binder may read slots"}`
 
 // role judges who is at the other end. Whoever can't be asked is a stranger.
 func (s *Supervisor) role(conn *net.UnixConn) role {
@@ -152,7 +204,7 @@ func (s *Supervisor) handler() http.Handler {
 		if _, err := s.slot(number); err != nil {
 			return nil, err
 		}
-		return readLog(r.Context(), s.options.Places.Runtime, number)
+		return s.logs.read(r.Context(), number)
 	})
 	metrics := promhttp.HandlerFor(s.metrics(), promhttp.HandlerOpts{})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {

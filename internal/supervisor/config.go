@@ -1,8 +1,6 @@
 package supervisor
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -40,11 +38,10 @@ type Config struct {
 		Harness []string `toml:"harness"`
 	} `toml:"blank"`
 
-	uids    slot.Range
-	binder  int
-	limits  slot.Limits
-	wrap    []string
-	version string
+	uids   slot.Range
+	binder int
+	limits slot.Limits
+	wrap   []string
 }
 
 // defaults are what a configuration begins with.
@@ -119,46 +116,41 @@ func (c *Config) check() (err error) {
 	if len(c.Blank.Harness) == 0 || c.Blank.Harness[0] == "" {
 		return errors.New("blank: harness names no program: a blank sandbox has one that waits to be bound")
 	}
-	hash := sha256.New()
 	if c.Blank.Spec != "" {
 		if !filepath.IsAbs(c.Blank.Spec) {
 			return fmt.Errorf("blank: spec %q is not an absolute path", c.Blank.Spec)
 		}
-		data, err := checkSpec(c.Blank.Spec, c.Limits.Home != "")
-		if err != nil {
+		if err := checkSpec(c.Blank.Spec, c.Limits.Home != ""); err != nil {
 			return err
 		}
-		hash.Write(data)
 		c.wrap = append(c.wrap, "--spec", c.Blank.Spec)
 	}
-	fmt.Fprintf(hash, "%v %v %v %v", c.limits, c.wrap, c.Blank.Harness, c.binder)
-	c.version = hex.EncodeToString(hash.Sum(nil)[:8])
 	return nil
 }
 
 // checkSpec wants a spec that every slot's wrap takes: one without a network
 // of its own, since on a box a sandbox is always behind its proxy.
-func checkSpec(path string, sized bool) ([]byte, error) {
+func checkSpec(path string, sized bool) error {
 	s := spec.Spec{Reached: []string{"/"}}
 	if err := s.Load(path, func(string) ([]byte, error) { return nil, errors.New("it is no path") }); err != nil {
-		return nil, fmt.Errorf("blank: spec: %w", err)
+		return fmt.Errorf("blank: spec: %w", err)
 	}
 	if s.Network != "" {
-		return nil, fmt.Errorf("blank: spec %s: [network] mode %q: on a box a sandbox is always behind its proxy: leave it out", path, s.Network)
+		return fmt.Errorf("blank: spec %s: [network] mode %q: on a box a sandbox is always behind its proxy: leave it out", path, s.Network)
 	}
 	if len(s.Reached) > 1 {
-		return nil, fmt.Errorf("blank: spec %s: reached: each slot reaches its own folder: leave it out", path)
+		return fmt.Errorf("blank: spec %s: reached: each slot reaches its own folder: leave it out", path)
 	}
 	if sized && s.Limits.HomeSize != "" {
-		return nil, fmt.Errorf("blank: spec %s: [limits] home: the configuration says it for all: leave it out of one", path)
+		return fmt.Errorf("blank: spec %s: [limits] home: the configuration says it for all: leave it out of one", path)
 	}
 	if s.Home != "" {
-		return nil, fmt.Errorf("blank: spec %s: home: a blank sandbox has an empty one: leave it out", path)
+		return fmt.Errorf("blank: spec %s: home: a blank sandbox has an empty one: leave it out", path)
 	}
 	if err := s.CheckWrap(); err != nil {
-		return nil, fmt.Errorf("blank: spec %w", err)
+		return fmt.Errorf("blank: spec %w", err)
 	}
-	return os.ReadFile(path)
+	return nil
 }
 
 // lookUser finds a uid by name or number; -1 for none.

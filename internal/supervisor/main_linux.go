@@ -115,7 +115,7 @@ func serve(o Options) error {
 	}
 	s.ctx = ctx
 	failed := make(chan error, 1)
-	go watchdog(ctx)
+	go watchdog(ctx, func() { s.list() })
 	go func() {
 		tick := time.NewTicker(10 * time.Second)
 		defer tick.Stop()
@@ -124,7 +124,7 @@ func serve(o Options) error {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				cutLogs(o.Places.Runtime)
+				s.logs.cut()
 			}
 		}
 	}()
@@ -148,7 +148,7 @@ func serve(o Options) error {
 }
 
 // watchdog tells systemd that it is alive, where that is asked for (sd_watchdog_enabled(3)).
-func watchdog(ctx context.Context) {
+func watchdog(ctx context.Context, alive func()) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
 		return
@@ -160,6 +160,7 @@ func watchdog(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			alive() // or it is not said
 			daemon.SdNotify(false, daemon.SdNotifyWatchdog)
 		}
 	}

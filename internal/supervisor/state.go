@@ -70,6 +70,10 @@ func (s state) save(folder string) error {
 	if err == nil {
 		err = os.Rename(temporary, filepath.Join(folder, stateName))
 	}
+	if dir, openErr := os.Open(folder); err == nil && openErr == nil {
+		err = dir.Sync()
+		dir.Close()
+	}
 	if err != nil {
 		os.Remove(temporary)
 		return fmt.Errorf("keeping which slot has which uids: %w", err)

@@ -38,6 +38,7 @@ type Supervisor struct {
 	config  *Config
 	slots   *slot.Config
 	lock    *os.File // of the state: there is one supervisor
+	logs    *logs
 
 	mu    sync.Mutex // of all below
 	state state
@@ -54,7 +55,7 @@ func New(o Options) (*Supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Supervisor{options: o, config: config, live: make(map[int]*slot.Slot)}
+	s := &Supervisor{options: o, config: config, live: make(map[int]*slot.Slot), logs: newLogs()}
 	for _, folder := range []string{o.Places.Runtime, o.Places.State} {
 		if err := os.MkdirAll(folder, 0o755); err != nil {
 			return nil, err
@@ -76,8 +77,8 @@ func New(o Options) (*Supervisor, error) {
 	}
 	s.slots = &slot.Config{
 		Places: o.Places, Cgroups: cgroups, Limits: config.limits, Watcher: watcher, Binder: config.binder,
-		Lnk: o.Lnk, Proxy: o.Proxy, Wrap: config.wrap, Harness: config.Blank.Harness, Version: o.Version + " " + config.version,
-		Log: func(number int) *os.File { return openLog(o.Places.Runtime, number) },
+		Lnk: o.Lnk, Proxy: o.Proxy, Wrap: config.wrap, Harness: config.Blank.Harness,
+		Log: s.logs.open,
 		At:  make(chan struct{}, 2*runtime.NumCPU()), Logger: o.Logger,
 	}
 	return s, nil
@@ -100,6 +101,7 @@ func lockState(folder string) (*os.File, error) {
 // once the slots are known and being started.
 func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 	defer s.lock.Close()
+	defer s.slots.Cgroups.Close()
 	defer s.slots.Watcher.Close()
 	if err := slot.EndStray(ctx, s.slots.Cgroups, s.options.Places, s.state.Slots); err != nil {
 		s.options.Logger.Error("ending what is no slot's any more", "err", err)
@@ -113,11 +115,17 @@ func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 	}
 	if missing := s.config.Slots - len(s.state.Slots); missing > 0 {
 		if _, err := s.add(ctx, missing); err != nil {
-			return err
+			// Those that are there are kept all the same.
+			if len(s.state.Slots) == 0 {
+				return err
+			}
+			s.options.Logger.Error("making the slots that are missing", "err", err)
 		}
 	}
 	ready()
 	<-ctx.Done()
+	s.changing.Lock() // no slot is begun any more
+	defer s.changing.Unlock()
 	s.wg.Wait()
 	return nil
 }
@@ -136,6 +144,9 @@ func (s *Supervisor) start(ctx context.Context, id slot.ID) *slot.Slot {
 func (s *Supervisor) add(ctx context.Context, n int) ([]*slot.Slot, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, errEnding
+	}
 	s.mu.Lock()
 	have := slices.Clone(s.state.Slots)
 	s.mu.Unlock()
@@ -144,6 +155,10 @@ func (s *Supervisor) add(ctx context.Context, n int) ([]*slot.Slot, error) {
 	}
 	ids, err := s.config.uids.Allocate(have, n)
 	if err != nil {
+		return nil, err
+	}
+	// Before anything is kept or made: what is another's stays another's.
+	if err := slot.CheckUsers(ids); err != nil {
 		return nil, err
 	}
 	if err := s.setState(append(have, ids...)); err != nil {
@@ -182,7 +197,8 @@ func (s *Supervisor) remove(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
-	if err := one.Do(ctx, true); err != nil {
+	// One that is gone was ended by a removal that failed behind it.
+	if err := one.Do(ctx, true); err != nil && !errors.Is(err, slot.ErrGone) {
 		return err
 	}
 	if err := slot.RemoveUsers([]slot.ID{one.ID}); err != nil {
@@ -192,9 +208,11 @@ func (s *Supervisor) remove(ctx context.Context, number int) error {
 	delete(s.live, number)
 	rest := slices.DeleteFunc(slices.Clone(s.state.Slots), func(id slot.ID) bool { return id.Number == number })
 	s.mu.Unlock()
-	os.Remove(logPath(s.options.Places.Runtime, number))
+	s.logs.forget(number)
 	return s.setState(rest)
 }
+
+var errEnding = errors.New("the supervisor is ending")
 
 var errNoSlot = errors.New("there is no such slot")
 
@@ -230,7 +248,7 @@ func (s *Supervisor) describe(one *slot.Slot) box.Slot {
 	return box.Slot{
 		Number: info.Number, State: string(info.State), Since: info.Since, Why: info.Why, Agent: info.Agent, Proxy: info.Proxy, Group: info.Shared,
 		Control: places.Control(info.Number), Folder: places.Net(info.Number), Wire: places.Wire(info.Number), Home: places.Home(info.Number),
-		Starts: info.Recycles, StartMS: float64(info.Started.Microseconds()) / 1000, Memory: memory,
+		Generation: info.Generation, Starts: info.Recycles, StartMS: float64(info.Started.Microseconds()) / 1000, Memory: memory,
 	}
 }
 
@@ -238,7 +256,11 @@ func (s *Supervisor) describe(one *slot.Slot) box.Slot {
 // users; Purge takes those away as well, and all that is kept of slots.
 func (s *Supervisor) End(ctx context.Context, purge bool) error {
 	defer s.lock.Close()
+	defer s.slots.Cgroups.Close()
 	if err := slot.EndStray(ctx, s.slots.Cgroups, s.options.Places, nil); err != nil {
+		return err
+	}
+	if err := slot.WipeShared(s.state.Slots); err != nil {
 		return err
 	}
 	if !purge {
@@ -247,6 +269,5 @@ func (s *Supervisor) End(ctx context.Context, purge bool) error {
 	if err := slot.RemoveUsers(s.state.Slots); err != nil {
 		return err
 	}
-	os.RemoveAll(filepath.Dir(logPath(s.options.Places.Runtime, 1)))
 	return os.RemoveAll(s.options.Places.State)
 }

@@ -18,5 +18,6 @@ if [ "$1" = purge ]; then
 	if getent passwd lnk-binder >/dev/null; then userdel lnk-binder || true; fi
 	if getent group lnk >/dev/null; then groupdel lnk || true; fi
 	rm -rf /var/lib/lnk /run/lnk
+	rm -f /etc/systemd/system/multi-user.target.wants/lnk-supervisor.service
 	rmdir /etc/lnk 2>/dev/null || true
 fi

@@ -5,7 +5,7 @@ set -e
 case "$1" in
 remove | 0)
 	if [ -d /run/systemd/system ]; then
-		systemctl disable --quiet --now lnk-supervisor.service || true
+		systemctl stop --quiet lnk-supervisor.service || true
 	fi
 	lnk-supervisor end
 	;;
