@@ -50,8 +50,26 @@ func run() error {
 		return err
 	}
 	b := &bench{internet: internet}
-	for _, measure := range []func() error{b.start, b.commands, b.memory, b.binds, b.slots, b.download, b.connections, b.names, b.gets, b.tunnels} {
-		if err := measure(); err != nil {
+	parts := []struct {
+		name    string
+		measure func() error
+	}{
+		{"start", b.start}, {"commands", b.commands}, {"memory", b.memory}, {"binds", b.binds}, {"slots", b.slots}, {"download", b.download},
+		{"connections", b.connections}, {"names", b.names}, {"gets", b.gets}, {"tunnels", b.tunnels},
+	}
+	// BENCH=binds,slots measures these anew, and keeps the other rows.
+	only := os.Getenv("BENCH")
+	for _, part := range parts {
+		if only != "" && !slices.Contains(strings.Split(only, ","), part.name) {
+			continue
+		}
+		fmt.Fprintln(os.Stderr, "measuring", part.name)
+		if err := part.measure(); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	if only != "" {
+		if err := b.keepOthers("bench/RESULTS.md"); err != nil {
 			return err
 		}
 	}
@@ -91,6 +109,38 @@ type bench struct {
 	internet *testnet.Internet
 	rows     []row
 	steps    []string
+}
+
+// keepOthers reads the rows that weren't measured now from the last results.
+func (b *bench) keepOthers(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	measured := b.rows
+	b.rows = nil
+	take := func(what string) bool {
+		i := slices.IndexFunc(measured, func(r row) bool { return r.what == what })
+		if i >= 0 {
+			b.rows = append(b.rows, measured[i])
+			measured = slices.Delete(measured, i, i+1)
+		}
+		return i >= 0
+	}
+	for line := range strings.Lines(string(data)) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		switch {
+		case strings.HasPrefix(line, "    "):
+			b.steps = append(b.steps, strings.TrimSpace(line))
+		case len(cells) == 5 && strings.HasPrefix(line, "| ") && cells[0] != "| what":
+			what := strings.TrimPrefix(cells[0], "| ")
+			if !take(what) {
+				b.rows = append(b.rows, row{what, cells[1], cells[2], cells[3], strings.TrimSuffix(cells[4], " |")})
+			}
+		}
+	}
+	b.rows = append(b.rows, measured...)
+	return nil
 }
 
 type row struct{ what, measured, limit, ratio, reach string }

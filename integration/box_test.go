@@ -54,6 +54,9 @@ var obeys string
 // newBox prepares a machine: an /etc that users can be made in, and a configuration.
 func newBox(t *testing.T, slots int, more string) *aBox {
 	t.Helper()
+	if mounts, _ := os.ReadFile("/proc/self/mountinfo"); !strings.Contains(string(mounts), " - cgroup2 ") {
+		t.Skip("this machine has no cgroups of version 2")
+	}
 	etc, state := "/mnt/etc-of-box", "/srv/box"
 	for _, cmd := range [][]string{{"cp", "-a", "/etc/.", etc}, {"mount", "--bind", etc, "/etc"}} {
 		os.MkdirAll(etc, 0o755)
