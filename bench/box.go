@@ -103,7 +103,7 @@ func (b *bench) slotsOf(n int) error {
 		if time.Since(begun) > 5*time.Minute {
 			return fmt.Errorf("they aren't all blank: %s", log.String())
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(250 * time.Millisecond) // asking takes processors too
 	}
 	each := float64(time.Since(begun).Milliseconds()) / float64(n)
 	b.rows = append(b.rows, row{fmt.Sprintf("%d slots, users made and all started, each", n), fmt.Sprintf("%.0f ms", each), "", "", "≤ 60 ms, flat in N"})

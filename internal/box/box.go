@@ -1,7 +1,7 @@
 // Package box is the supervisor's interface: HTTP and JSON over a Unix socket.
 //
 //	GET    /v1/status               → Status
-//	GET    /v1/slots                → []Slot
+//	GET    /v1/slots                → []Slot; with ?state=blank those in that state, not weighed
 //	POST   /v1/slots {"add":N}      → []Slot, those that were added
 //	POST   /v1/slots/N/recycle      → Slot, blank again
 //	DELETE /v1/slots/N              → {}
@@ -21,6 +21,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -145,4 +146,9 @@ func (c *Client) Do(ctx context.Context, method, path string, body, answer any) 
 // Slots are all of them, by number.
 func (c *Client) Slots(ctx context.Context) (slots []Slot, err error) {
 	return slots, c.Do(ctx, http.MethodGet, "/v1/slots", nil, &slots)
+}
+
+// InState are those in one state, by number.
+func (c *Client) InState(ctx context.Context, state string) (slots []Slot, err error) {
+	return slots, c.Do(ctx, http.MethodGet, "/v1/slots?state="+url.QueryEscape(state), nil, &slots)
 }

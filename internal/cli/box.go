@@ -263,7 +263,10 @@ socket that only the binder can reach: the supervisor never sees it.`,
 			if err != nil {
 				return err
 			}
-			slots, err := o.client().Slots(c.Context())
+			slots, err := o.client().InState(c.Context(), "blank")
+			if err == nil && number != 0 && !slices.ContainsFunc(slots, func(s box.Slot) bool { return s.Number == number }) {
+				slots, err = o.client().Slots(c.Context()) // to say what it is instead
+			}
 			if err != nil {
 				return err
 			}

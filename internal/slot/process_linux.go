@@ -63,8 +63,17 @@ func (c *Cgroups) startProcess(number int, part string, cmd command) (*process, 
 		run.Wait()
 		return nil, fmt.Errorf("slot %d's %s can't be looked at in /proc (hidepid?): %w", number, part, startErr)
 	}
+	// By a descriptor that is polled: a thread that waits for each of a thousand
+	// processes would weigh more than all the rest of the supervisor.
+	wait, err := waitEnd(p.PID)
+	if err != nil {
+		run.Process.Kill()
+		run.Wait()
+		return nil, err
+	}
 	go func() {
 		defer close(p.done)
+		wait()
 		p.how = "exit status 0"
 		if err := run.Wait(); err != nil {
 			p.how = err.Error()
@@ -73,30 +82,42 @@ func (c *Cgroups) startProcess(number int, part string, cmd command) (*process, 
 	return p, nil
 }
 
-// adopt finds a process again that an earlier supervisor started: by its pid,
-// held open before it is looked at, so that it can't become another's.
-func (c *Cgroups) adopt(number int, p *process) error {
-	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
+// waitEnd returns what waits for a process's end (pidfd_open(2): the
+// descriptor is then readable).
+func waitEnd(pid int) (wait func(), err error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
-		return fmt.Errorf("process %d: %w", p.PID, err)
+		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
 	file := os.NewFile(uintptr(fd), "pidfd")
-	started, err := startTime(p.PID)
-	if err != nil || started != p.Started || !c.Has(number, p.PID) || ended(fd) {
-		file.Close()
-		return fmt.Errorf("process %d is not slot %d's any more", p.PID, number)
-	}
-	p.done = make(chan struct{})
 	raw, err := file.SyscallConn()
 	if err != nil {
 		file.Close()
+		return nil, err
+	}
+	return func() {
+		defer file.Close()
+		raw.Read(func(fd uintptr) bool { return ended(int(fd)) })
+	}, nil
+}
+
+// adopt finds a process again that an earlier supervisor started: by its pid,
+// held open before it is looked at, so that it can't become another's.
+func (c *Cgroups) adopt(number int, p *process) error {
+	wait, err := waitEnd(p.PID)
+	if err != nil {
 		return err
 	}
+	started, err := startTime(p.PID)
+	if err != nil || started != p.Started || !c.Has(number, p.PID) {
+		// It isn't the one; what waits for it goes when it does.
+		go wait()
+		return fmt.Errorf("process %d is not slot %d's any more", p.PID, number)
+	}
+	p.done = make(chan struct{})
 	go func() {
 		defer close(p.done)
-		defer file.Close()
-		// Readable when it has ended (pidfd_open(2)).
-		raw.Read(func(fd uintptr) bool { return ended(int(fd)) })
+		wait()
 		p.how = "it ended"
 	}()
 	return nil

@@ -152,12 +152,18 @@ func (s *Supervisor) handler() http.Handler {
 	}
 	handle("GET /v1/status", reader, func(*http.Request) (any, error) {
 		status := box.Status{Version: s.options.Version, PID: os.Getpid(), Slots: make(map[string]int), Binder: s.config.binder}
-		for _, one := range s.list() {
+		for _, one := range s.list(false) {
 			status.Slots[one.State]++
 		}
 		return status, nil
 	})
-	handle("GET /v1/slots", reader, func(*http.Request) (any, error) { return s.list(), nil })
+	handle("GET /v1/slots", reader, func(r *http.Request) (any, error) {
+		// Who binds wants those of a state, soon, and not what each weighs.
+		if state := r.URL.Query().Get("state"); state != "" {
+			return slices.DeleteFunc(s.list(false), func(one box.Slot) bool { return one.State != state }), nil
+		}
+		return s.list(true), nil
+	})
 	handle("POST /v1/slots", manager, func(r *http.Request) (any, error) {
 		var add box.Add
 		decoder := json.NewDecoder(r.Body)
@@ -171,7 +177,7 @@ func (s *Supervisor) handler() http.Handler {
 		}
 		list := []box.Slot{}
 		for _, one := range added {
-			list = append(list, s.describe(one))
+			list = append(list, s.describe(one, true))
 		}
 		return list, nil
 	})
@@ -187,7 +193,7 @@ func (s *Supervisor) handler() http.Handler {
 		if err := one.Do(r.Context(), false); err != nil {
 			return nil, err
 		}
-		return s.describe(one), nil
+		return s.describe(one, true), nil
 	})
 	handle("DELETE /v1/slots/{number}", manager, func(r *http.Request) (any, error) {
 		number, err := numberOf(r)
@@ -267,7 +273,7 @@ func (c collector) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c collector) Collect(to chan<- prometheus.Metric) {
 	states := map[string]float64{"starting": 0, "blank": 0, "bound": 0, "ending": 0, "waiting": 0}
-	for _, one := range c.s.list() {
+	for _, one := range c.s.list(true) {
 		states[one.State]++
 		number := strconv.Itoa(one.Number)
 		to <- prometheus.MustNewConstMetric(startsDesc, prometheus.CounterValue, float64(one.Starts), number)

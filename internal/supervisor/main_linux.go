@@ -115,7 +115,7 @@ func serve(o Options) error {
 	}
 	s.ctx = ctx
 	failed := make(chan error, 1)
-	go watchdog(ctx, func() { s.list() })
+	go watchdog(ctx, func() { s.list(false) })
 	go func() {
 		tick := time.NewTicker(10 * time.Second)
 		defer tick.Stop()

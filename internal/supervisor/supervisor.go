@@ -226,8 +226,8 @@ func (s *Supervisor) slot(number int) (*slot.Slot, error) {
 	return one, nil
 }
 
-// list is all slots, by number.
-func (s *Supervisor) list() []box.Slot {
+// list is all slots, by number, with what each weighs if weighed.
+func (s *Supervisor) list(weighed bool) []box.Slot {
 	s.mu.Lock()
 	all := make([]*slot.Slot, 0, len(s.live))
 	for _, one := range s.live {
@@ -237,14 +237,17 @@ func (s *Supervisor) list() []box.Slot {
 	slices.SortFunc(all, func(a, b *slot.Slot) int { return a.Number - b.Number })
 	list := make([]box.Slot, 0, len(all))
 	for _, one := range all {
-		list = append(list, s.describe(one))
+		list = append(list, s.describe(one, weighed))
 	}
 	return list
 }
 
-func (s *Supervisor) describe(one *slot.Slot) box.Slot {
+func (s *Supervisor) describe(one *slot.Slot, weighed bool) box.Slot {
 	info, places := one.Info(), s.options.Places
-	memory, _ := s.slots.Cgroups.Memory(info.Number)
+	var memory int64
+	if weighed {
+		memory, _ = s.slots.Cgroups.Memory(info.Number)
+	}
 	return box.Slot{
 		Number: info.Number, State: string(info.State), Since: info.Since, Why: info.Why, Agent: info.Agent, Proxy: info.Proxy, Group: info.Shared,
 		Control: places.Control(info.Number), Folder: places.Net(info.Number), Wire: places.Wire(info.Number), Home: places.Home(info.Number),

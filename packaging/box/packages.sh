@@ -8,6 +8,8 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 echo "# $(version)"
 
 # check NAME WANTED GOT
+slots=${SLOTS:-20}
+
 check() {
 	if [ "$2" = "$3" ]; then echo "ok    $1"; else
 		echo "FAIL  $1: \"$3\" and not \"$2\""
@@ -53,10 +55,10 @@ import json
 open("/etc/lnk/supervisor.toml", "w").write(text.replace('harness = ["/usr/bin/sleep", "infinity"]', 'harness = ["/usr/bin/python3", "-c", %s]' % json.dumps(harness)))
 P
 	systemctl restart lnk-supervisor
-	lnk box add 20 >/tmp/add.log 2>&1
-	check "20 slots" "0" "$?"
+	lnk box add "$slots" >/tmp/add.log 2>&1
+	check "$slots slots" "0" "$?"
 	settle
-	check "all are blank" "20" "$(lnk box status | grep -c ' blank ')"
+	check "all are blank" "$slots" "$(lnk box status | grep -c ' blank ')"
 	internet
 	before=$(uids)
 	check "a stranger is refused" "125" "$(setpriv --reuid 65533 --regid 65533 --clear-groups lnk box status >/dev/null 2>&1; echo $?)"
@@ -91,7 +93,7 @@ P
 	exit $failed
 else
 	settle
-	check "after a reboot all are blank" "20" "$(lnk box status | grep -c ' blank ')"
+	check "after a reboot all are blank" "$slots" "$(lnk box status | grep -c ' blank ')"
 	check "with the same uids" "$(cat /var/lib/uids)" "$(uids)"
 	dpkg -r lnk-supervisor lnk >/tmp/dpkg.log 2>&1
 	check "removed" "0" "$?"
@@ -100,7 +102,7 @@ else
 	dpkg -i deb-2/*.deb >/tmp/dpkg.log 2>&1
 	settle
 	check "reinstalled, the same uids" "$(cat /var/lib/uids)" "$(uids)"
-	check "and all blank" "20" "$(lnk box status | grep -c ' blank ')"
+	check "and all blank" "$slots" "$(lnk box status | grep -c ' blank ')"
 	dpkg -P lnk-supervisor lnk >/tmp/dpkg.log 2>&1
 	check "purged" "0" "$?"
 	check "no user is left" "" "$(getent passwd | grep lnk-; getent group | grep lnk)"
