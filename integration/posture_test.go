@@ -64,7 +64,7 @@ var declared = map[string]posture{
 var plainRelay = posture{
 	uids: "20001 20001 20001 20001", groups: "", caps: none + " " + none + " " + none + " " + none + " " + none,
 	noNewPrivs: "1", seccomp: "2", core: "unlimited", environ: "root", own: "cgroup ipc mnt net pid user uts",
-	fds: "/dev/null pipe socket",
+	fds: "/dev/null eventfd eventpoll pipe socket",
 }
 
 // The posture of the proxy, the relay and the program is the declared one.

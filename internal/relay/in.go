@@ -2,7 +2,6 @@ package relay
 
 import (
 	"bytes"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -85,7 +84,13 @@ func listenIn(folder int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := "." + rand.Text()
+	// Of the kernel's: package crypto/rand would weigh more than all of this file.
+	random := make([]byte, 16)
+	if _, err := unix.Getrandom(random, 0); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	name := fmt.Sprintf(".%x", random)
 	fail := func(err error) (*os.File, error) {
 		unix.Close(fd)
 		unix.Unlinkat(folder, name, 0)
