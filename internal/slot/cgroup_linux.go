@@ -59,7 +59,7 @@ func NewCgroups(limits Limits) (*Cgroups, error) {
 	if c.lock, err = os.Open(c.unified); err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(c.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := Lock(c.lock); err != nil {
 		return nil, errors.New("another lnk-supervisor keeps slots on this machine: stop it first (systemctl stop lnk-supervisor)")
 	}
 	if _, err := os.Stat(filepath.Join(c.unified, "cgroup.kill")); err != nil {
@@ -87,6 +87,20 @@ func NewCgroups(limits Limits) (*Cgroups, error) {
 		}
 	}
 	return c, nil
+}
+
+// lockLimit bounds the wait for a lock: a child of a supervisor that was just
+// killed has it until it is executed.
+const lockLimit = time.Second
+
+// Lock locks a file for as long as it is open.
+func Lock(file *os.File) error {
+	for deadline := time.Now().Add(lockLimit); ; time.Sleep(20 * time.Millisecond) {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // Close lets another keep slots here.

@@ -90,7 +90,7 @@ func lockState(folder string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := slot.Lock(file); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("another lnk-supervisor keeps the slots of %s", folder)
 	}
