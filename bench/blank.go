@@ -34,17 +34,9 @@ func startBlank(name string) (*blankProxy, error) {
 			return nil, err
 		}
 	}
-	p.cmd = testnet.Command(testnet.BinDir+"/link-sandbox-proxy", "--blank", "--control", p.control, "--dir", p.dir, "--hold")
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	for range 2000 {
-		if _, err := os.Stat(p.control); err == nil {
-			return p, nil
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return nil, fmt.Errorf("%s isn't made", p.control)
+	// The program beside it is started once it serves, and says so.
+	p.cmd = testnet.Command(testnet.BinDir+"/link-sandbox-proxy", "--blank", "--control", p.control, "--dir", p.dir, "--", "/bin/sh", "-c", "echo up; exec sleep 600")
+	return p, startUp(p.cmd)
 }
 
 func (p *blankProxy) end() {
