@@ -1,8 +1,9 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"link.internal/lnk/integration/testnet"
+	"link.internal/lnk/internal/box"
 )
 
 const binderUID = 20400
@@ -42,50 +44,42 @@ func supervisor(command string) *exec.Cmd {
 	return cmd
 }
 
-type slotRow struct {
-	Number  int     `json:"number"`
-	State   string  `json:"state"`
-	Agent   int     `json:"agent"`
-	Proxy   int     `json:"proxy"`
-	StartMS float64 `json:"start_ms"`
-}
-
-func slotRows() (rows []slotRow, err error) {
-	out, err := exec.Command(testnet.Lnk, "box", "status", "--json").Output()
-	if err != nil {
-		return nil, err
-	}
-	return rows, json.Unmarshal(out, &rows)
-}
-
-// slots measures a box of 10, 100 and 500: how long it takes from the start of
+// slots measures boxes of several sizes: how long it takes from the start of
 // the supervisor on a machine without any slot, users included, until all are
-// blank.
+// blank; and what they weigh.
 func (b *bench) slots() error {
 	end, err := ownEtc()
 	if err != nil {
 		return err
 	}
 	defer end()
-	for _, n := range []int{10, 100, 500} {
-		if err := b.slotsOf(n); err != nil {
+	g := growth{
+		What: "Slots of a box", Of: "slots", Columns: []string{"made and started, ms each", "the supervisor (PSS), MiB", "a blank slot (PSS), MiB"},
+		Grows: "The supervisor: two goroutines, two descriptors and two watches of each slot. A slot's own size falls, since what all share is shared by more.",
+	}
+	for _, n := range []int{1, 10, 100, 500} {
+		values, err := b.slotsOf(n)
+		if err != nil {
 			return fmt.Errorf("%d slots: %w", n, err)
 		}
+		g.Points = append(g.Points, point{n, values})
 	}
+	b.grows(g)
 	return nil
 }
 
-func (b *bench) slotsOf(n int) error {
+// slotsOf returns what growth tells of n slots.
+func (b *bench) slotsOf(n int) ([]float64, error) {
 	config := fmt.Sprintf("slots = %d\nuids = \"71000-79999\"\nbinder = \"%d\"\n[blank]\nharness = [\"/usr/bin/sleep\", \"infinity\"]\n", n, binderUID)
 	if err := os.WriteFile("/srv/box.toml", []byte(config), 0o644); err != nil {
-		return err
+		return nil, err
 	}
 	begun := time.Now()
 	daemon := supervisor("serve")
 	var log strings.Builder
 	daemon.Stderr = &log
 	if err := daemon.Start(); err != nil {
-		return err
+		return nil, err
 	}
 	defer func() {
 		daemon.Process.Signal(unix.SIGTERM)
@@ -93,40 +87,48 @@ func (b *bench) slotsOf(n int) error {
 		supervisor("purge").Run()
 		os.RemoveAll("/run/lnk")
 	}()
-	var rows []slotRow
+	client := box.NewClient(box.SocketPath)
+	var slots []box.Slot
 	for {
 		var err error
-		rows, err = slotRows()
-		if err == nil && len(rows) == n && !slices.ContainsFunc(rows, func(r slotRow) bool { return r.State != "blank" }) {
+		slots, err = client.InState(context.Background(), "blank")
+		if err == nil && len(slots) == n {
 			break
 		}
 		if time.Since(begun) > 5*time.Minute {
-			return fmt.Errorf("they aren't all blank: %s", log.String())
+			return nil, fmt.Errorf("they aren't all blank: %s", log.String())
 		}
-		time.Sleep(250 * time.Millisecond) // asking takes processors too
+		time.Sleep(50 * time.Millisecond) // asking takes processors too
 	}
-	each := float64(time.Since(begun).Milliseconds()) / float64(n)
-	b.rows = append(b.rows, row{fmt.Sprintf("%d slots, users made and all started, each", n), fmt.Sprintf("%.0f ms", each), "", "", "≤ 60 ms, flat in N"})
+	each := float64(time.Since(begun).Microseconds()) / 1000 / float64(n)
 	time.Sleep(3 * time.Second) // idle, as they would be
 	memory, err := pssOfPID(daemon.Process.Pid)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if n == 500 {
-		b.rows = append(b.rows, row{"the supervisor with 500 slots (PSS)", fmt.Sprintf("%.1f MiB", memory), "", "", "≤ 40 MiB"})
+	weight, parts := weightOf(slots[len(slots)/2])
+	if n >= 10 {
+		b.add(fmt.Sprintf("%d slots, users made and all started, each", n), one(each, "ms"), "≤ 60 ms, flat in N")
 	}
-	if n != 100 {
-		return nil
+	switch n {
+	case 500:
+		b.add("the supervisor with 500 slots (PSS)", one(memory, "MiB"), "≤ 40 MiB")
+	case 100:
+		f := one(weight, "MiB")
+		f.Text = parts
+		b.add("a blank slot of a hundred, without its harness (PSS)", f, "≤ 14 MiB")
+		if err := b.oneSlot(slots); err != nil {
+			return nil, err
+		}
 	}
-	return b.oneSlot(rows)
+	return []float64{each, memory, weight}, nil
 }
 
-// oneSlot measures what a slot of a hundred weighs, and its bind and recycling.
-func (b *bench) oneSlot(rows []slotRow) error {
-	s := rows[len(rows)/2]
-	total, parts := 0.0, []string{}
-	entries, _ := filepath.Glob("/proc/[0-9]*")
+// weightOf is what the processes of a slot weigh, its harness left out, in
+// MiB, and each of them in words.
+func weightOf(s box.Slot) (total float64, each string) {
 	sums := make(map[string]float64)
+	entries, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range entries {
 		status, _ := os.ReadFile(dir + "/status")
 		if !strings.Contains(string(status), fmt.Sprintf("\nUid:\t%d\t", s.Agent)) && !strings.Contains(string(status), fmt.Sprintf("\nUid:\t%d\t", s.Proxy)) {
@@ -139,41 +141,50 @@ func (b *bench) oneSlot(rows []slotRow) error {
 			continue
 		}
 		command, _ := os.ReadFile(dir + "/comm")
-		sums[strings.TrimSpace(string(command))] += pss
-	}
-	for _, name := range slices.Sorted(func(yield func(string) bool) {
-		for name := range sums {
-			if !yield(name) {
-				return
-			}
+		if name := strings.TrimSpace(string(command)); name != "sleep" {
+			sums[name] += pss
+			total += pss
 		}
-	}) {
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
 		parts = append(parts, fmt.Sprintf("%s %.1f", name, sums[name]))
-		if name != "sleep" {
-			total += sums[name]
-		}
 	}
-	b.rows = append(b.rows, row{"a blank slot of a hundred, without its harness (PSS)", fmt.Sprintf("%.1f MiB", total), strings.Join(parts, ", "), "", "≤ 14 MiB"})
-	var binds, recycles []float64
-	for i := range 30 {
-		cmd := exec.Command(testnet.Lnk, "box", "bind", "--slot", fmt.Sprint(rows[i].Number))
+	return total, strings.Join(parts, ", ")
+}
+
+// oneSlot measures the bind of a slot of many, and its recycling.
+func (b *bench) oneSlot(slots []box.Slot) error {
+	ms := func(begun time.Time) float64 { return float64(time.Since(begun).Microseconds()) / 1000 }
+	next := 0
+	bind, err := repeated(30, func() (float64, error) {
+		cmd := exec.Command(testnet.Lnk, "box", "bind", "--slot", fmt.Sprint(slots[next].Number))
+		next++
 		cmd.Stdin = strings.NewReader(`{"internet_host":["api.test"],"tcp":["api.test:5432"],"agent":"scout"}`)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: binderUID, Gid: binderUID}}
 		begun := time.Now()
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("bind: %w: %s", err, out)
+			return 0, fmt.Errorf("bind: %w: %s", err, out)
 		}
-		binds = append(binds, float64(time.Since(begun).Microseconds())/1000)
+		return ms(begun), nil
+	})
+	if err != nil {
+		return err
 	}
-	for i := range 30 {
+	b.add("`lnk box bind`, the whole command, of a hundred slots", figure{Sample: bind, Unit: "ms"}, "≤ 20 ms")
+	next = 0
+	recycle, err := repeated(30, func() (float64, error) {
 		begun := time.Now()
-		if out, err := exec.Command(testnet.Lnk, "box", "recycle", fmt.Sprint(rows[i].Number)).CombinedOutput(); err != nil {
-			return fmt.Errorf("recycle: %w: %s", err, out)
+		out, err := exec.Command(testnet.Lnk, "box", "recycle", fmt.Sprint(slots[next].Number)).CombinedOutput()
+		next++
+		if err != nil {
+			return 0, fmt.Errorf("recycle: %w: %s", err, out)
 		}
-		recycles = append(recycles, float64(time.Since(begun).Microseconds())/1000)
+		return ms(begun), nil
+	})
+	if err != nil {
+		return err
 	}
-	b.rows = append(b.rows,
-		row{"`lnk box bind`, the whole command, of a hundred slots", fmt.Sprintf("%.1f ms", median(binds)), "", "", "≤ 20 ms"},
-		row{"`lnk box recycle` of a bound slot, until it is blank again", fmt.Sprintf("%.0f ms", median(recycles)), "", "", "≤ 200 ms"})
+	b.add("`lnk box recycle` of a bound slot, until it is blank again", figure{Sample: recycle, Unit: "ms"}, "≤ 200 ms")
 	return nil
 }

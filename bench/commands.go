@@ -26,14 +26,12 @@ func executions(n int) (float64, error) {
 // commands measures what a list of programs costs.
 func (b *bench) commands() error {
 	bench := testnet.BinDir + "/bench"
-	listed, free, ratio, err := pairs(15, measuredWith([]string{"--command", "true", "--command", bench}, "executions", "400"), measuredWith(nil, "executions", "400"))
-	if err != nil {
+	if err := b.paired("an execution under a list: both looks, and Landlock", "µs", "≤ 1.25 × one without", 15,
+		measuredWith([]string{"--command", "true", "--command", bench}, "executions", "400"), contender{"without a list", measuredWith(nil, "executions", "400")}); err != nil {
 		return err
 	}
-	b.rows = append(b.rows, row{"an execution under a list: both looks, and Landlock", fmt.Sprintf("%.0f µs", listed), fmt.Sprintf("without a list %.0f µs", free), fmt.Sprintf("%.2f ×", ratio), "≤ 1.25 ×"})
-
-	const folder = "/srv/many"
-	if err := os.Mkdir(folder, 0o755); err != nil {
+	const many = "/srv/many"
+	if err := os.Mkdir(many, 0o755); err != nil {
 		return err
 	}
 	program, err := os.ReadFile("/usr/bin/true")
@@ -42,41 +40,45 @@ func (b *bench) commands() error {
 	}
 	var entries []string
 	for i := range 2000 {
-		path := filepath.Join(folder, fmt.Sprint(i))
+		path := filepath.Join(many, fmt.Sprint(i))
 		if err := os.WriteFile(path, program, 0o755); err != nil {
 			return err
 		}
 		entries = append(entries, fmt.Sprintf("%q", path))
 	}
-	specOf := func(name string, entries ...string) (string, error) {
-		path := filepath.Join(folder, name)
-		return path, os.WriteFile(path, []byte("read = [\".\"]\n[commands]\nallow = [\"true\","+strings.Join(entries, ",")+"]\n"), 0o644)
+	specOf := func(n int) (string, error) {
+		path := filepath.Join(many, fmt.Sprintf("%d.toml", n))
+		return path, os.WriteFile(path, []byte("read = [\".\"]\n[commands]\nallow = [\"true\","+strings.Join(entries[:n], ",")+"]\n"), 0o644)
 	}
-	one, err := specOf("one.toml")
-	if err != nil {
-		return err
-	}
-	many, err := specOf("many.toml", entries...)
-	if err != nil {
-		return err
-	}
-	all, few, _, err := pairs(25, timed(testnet.Lnk, "sandbox", "spec", "check", many), timed(testnet.Lnk, "sandbox", "spec", "check", one))
-	if err != nil {
-		return err
-	}
-	b.rows = append(b.rows, row{"resolving a list of 2,000 entries", fmt.Sprintf("%.1f ms", all-few), fmt.Sprintf("`spec check` %.1f ms, of one entry %.1f ms", all, few), "", "≤ 20 ms"})
 	bwrap, err := bwrapAlone(nil)
 	if err != nil {
 		return err
 	}
-	for _, test := range []struct{ what, spec, reach string }{
-		{"`run --spec one.toml -- true`, a list of one", one, "≤ 2.5 × bwrap"}, {"the same with a list of 2,000", many, ""},
-	} {
-		lnk, base, ratio, err := pairs(30, timed(testnet.Lnk, "sandbox", "run", "--spec", test.spec, "--", "true"), bwrap)
+	g := growth{
+		What: "A list of programs", Of: "entries", Columns: []string{"`spec check`, ms", "`run --spec … -- true`, ms", "bwrap alone, ms"},
+		Grows: "Each entry is looked for, opened, read for its interpreter, and gets its rule in Landlock and its line in the list of the relay.",
+	}
+	for _, n := range []int{1, 10, 100, 1000, 2000} {
+		spec, err := specOf(n)
 		if err != nil {
 			return err
 		}
-		b.rows = append(b.rows, row{test.what, fmt.Sprintf("%.1f ms", lnk), fmt.Sprintf("bwrap alone %.1f ms", base), fmt.Sprintf("%.2f ×", ratio), test.reach})
+		check, err := repeated(15, timed(testnet.Lnk, "sandbox", "spec", "check", spec))
+		if err != nil {
+			return err
+		}
+		run, alone, err := inTurn(25, timed(testnet.Lnk, "sandbox", "run", "--spec", spec, "--", "true"), contender{"bwrap alone", bwrap})
+		if err != nil {
+			return err
+		}
+		g.Points = append(g.Points, point{n, []float64{check.Median, run.Median, alone[0].Sample.Median}})
+		switch n {
+		case 1:
+			b.add("`run --spec one.toml -- true`, a list of one", figure{Sample: run, Unit: "ms"}, "≤ 2.5 × bwrap", alone...)
+		case 2000:
+			b.add("resolving a list of 2,000 entries: `spec check` of them without that of one", one(check.Median-g.Points[0].Values[0], "ms"), "≤ 20 ms")
+		}
 	}
+	b.grows(g)
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"net"
 	"os/exec"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/miekg/dns"
@@ -104,29 +104,31 @@ func (b *bench) names() error {
 	echo := b.internet.Echo(addr, 5432)
 	defer echo.Close()
 	endpoint := []string{"--internet-host", "db.test", "--tcp", "db.test:5432"}
-	var rates []float64
-	for range 5 {
-		rate, err := measuredWith(endpoint, "answers", "db.test.", "100000")()
-		if err != nil {
-			return err
-		}
-		rates = append(rates, rate)
-	}
-	b.rows = append(b.rows, row{"DNS answers from the table, one socket asking, from inside", fmt.Sprintf("%.0f/s", median(rates)), "", "", "≥ 30,000/s"})
-	named, connect, ratio, err := pairs(9, measuredWith(endpoint, "firstbyte", "direct", "db.test:5432", "1000"), measuredWith(endpoint, "firstbyte", "connect", "db.test:5432", "1000"))
+	rate, err := repeated(5, measuredWith(endpoint, "answers", "db.test.", "100000"))
 	if err != nil {
 		return err
 	}
-	b.rows = append(b.rows, row{"an endpoint by its name: connect, a byte there and back (p50)", fmt.Sprintf("%.0f µs", named), fmt.Sprintf("by CONNECT %.0f µs", connect), fmt.Sprintf("%.2f ×", ratio), "≤ 1.3 × CONNECT"})
-	var sizes []string
-	for _, n := range []string{"1", "1000", "100000"} {
-		kib, err := memoryAfterNames(n)
+	b.add("DNS answers from the table, one socket asking, from inside", figure{Sample: rate, Unit: "/s"}, "≥ 30,000/s")
+	if err := b.paired("an endpoint by its name: connect, a byte there and back (p50)", "µs", "≤ 1.3 × CONNECT", 9,
+		measuredWith(endpoint, "firstbyte", "direct", "db.test:5432", "1000"), contender{"by CONNECT", measuredWith(endpoint, "firstbyte", "connect", "db.test:5432", "1000")}); err != nil {
+		return err
+	}
+	g := growth{
+		What: "Names asked for under one `*`", Of: "names", Columns: []string{"the proxy (PSS), MiB", "of each name, KiB"},
+		Grows: "The table of names, which keeps the last 16,384: behind that it is flat.",
+	}
+	for _, n := range []int{1, 10, 100, 1000, 10000, 100000} {
+		size, err := memoryAfterNames(strconv.Itoa(n))
 		if err != nil {
 			return err
 		}
-		sizes = append(sizes, fmt.Sprintf("%s: %.1f MiB", n, kib))
+		first := size
+		if len(g.Points) > 0 {
+			first = g.Points[0].Values[0]
+		}
+		g.Points = append(g.Points, point{n, []float64{size, max(0, size-first) * 1024 / float64(n)}})
 	}
-	b.rows = append(b.rows, row{"the proxy (PSS) after so many names under one `*`, of which it keeps 16,384", strings.Join(sizes, "; "), "", "", "bounded"})
+	b.grows(g)
 	return nil
 }
 

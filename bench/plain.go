@@ -42,7 +42,7 @@ func (b *bench) startPlain() error {
 		}
 		unix.Close(fd)
 	}
-	b.rows = append(b.rows, row{"finding out that the wall is the full one: a port bound, of each start", fmt.Sprintf("%.3f ms", float64(time.Since(start).Microseconds())/n/1000), "", "", "≤ 1 ms"})
+	b.add("finding out that the wall is the full one: a port bound, of each start", one(float64(time.Since(start).Microseconds())/n/1000, "ms"), "≤ 1 ms")
 
 	if err := unix.Mount("tmpfs", "/mnt", "tmpfs", 0, "mode=755"); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (b *bench) startPlain() error {
 	}
 	defer unix.Unmount("/usr/bin/bwrap", unix.MNT_DETACH)
 	if err := testnet.Command(testnet.Lnk, "sandbox", "run", "--names=true", "--internet-host", "x.test", "--", "true").Run(); err == nil {
-		b.rows = append(b.rows, row{"a start in the plain wall", "no plain wall here: this bwrap takes no setuid", "", "", ""})
+		b.add("a start in the plain wall", text("no plain wall here: this bwrap takes no setuid"), "")
 		return nil
 	}
 	found := fmt.Sprintf("/run/user/%d/lnk/plain-wall.json", testnet.UID)
@@ -88,11 +88,9 @@ func (b *bench) startPlain() error {
 		{"the plain wall: proxy and relay up", proxied, "≤ 5 × bwrap, ≤ 35 ms"},
 		{"the same, found out anew, which is once in 15 minutes", anew(proxied), ""},
 	} {
-		lnk, alone, ratio, err := pairs(40, test.run, base)
-		if err != nil {
+		if err := b.paired(test.what, "ms", test.reach, 30, test.run, contender{"bwrap alone", base}); err != nil {
 			return err
 		}
-		b.rows = append(b.rows, row{test.what, fmt.Sprintf("%.1f ms", lnk), fmt.Sprintf("bwrap alone %.1f ms", alone), fmt.Sprintf("%.2f ×", ratio), test.reach})
 	}
 	os.Remove(found)
 	return nil

@@ -8,7 +8,7 @@ declare -A package=(
   [bwrap]=bubblewrap [curl]=curl
 )
 if [[ ${1:-all} != run ]]; then
-  package+=([wget]=wget [python3]=python3 [ps]=procps [unshare]=util-linux [setpriv]=util-linux [git]=git [strace]=strace
+  package+=([wget]=wget [python3]=python3 [ps]=procps [unshare]=util-linux [setpriv]=util-linux [git]=git [strace]=strace [valgrind]=valgrind
     [setfacl]=acl [ssh]=openssh-client [openssl]=openssl
     [sshd]=openssh-server [redis-server]=redis-server [psql]=postgresql [musl-gcc]=musl-tools [busybox]=busybox-static)
   command -v dnf >/dev/null && package[ps]=procps-ng

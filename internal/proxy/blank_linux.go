@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"link.internal/lnk/internal/confine"
 	"link.internal/lnk/internal/control"
@@ -33,20 +35,32 @@ func (p *Proxy) controlServer(at Places, socket *controlSocket, kept *confine.Fi
 	}
 }
 
-// rehearse makes a service of an example, and ends it: what is done once in a
-// process's life, as a library's tables, would take longer than all of a bind.
-func (p *Proxy) rehearse() {
-	binding, err := control.ParseBind([]byte(`{"internet_host":["a.test","*.b.test"],"tcp":["a.test:22"],"lan_host":["10.0.0.0/8"],"upstream":"direct","names":true,"per_minute":1,"pause_after":1,"wire":"",` +
-		`"routes":[{"prefix":"/a","serve":{"unix":"/a"}}],"caller":{"name":"a","key":"a"},"url_secret":"a"}`))
-	if err == nil {
-		var service *Service
-		if service, err = NewService(binding, "", p.log, p.refused); err == nil {
-			service.Close()
-		}
-	}
+// anExample is a line with all that may be in one.
+const anExample = `{"internet_host":["a.test","*.b.test"],"tcp":["a.test:22"],"lan_host":["10.0.0.0/8"],"upstream":"direct","names":true,"per_minute":1,"pause_after":1,"wire":"","agent":"a",` +
+	`"routes":[{"prefix":"/a","serve":{"unix":"/a"}}],"caller":{"name":"a","key":"a"},"url_secret":"a"}`
+
+// rehearse does what a bind does, as far as that goes without being bound: it
+// makes a service of an example, and ends it; and it asks the control socket,
+// by a line that is refused at its end, and so sees that it answers. What is
+// done once in a process's life, as code being read and a library's tables
+// being made, takes longer than all of a bind.
+func (p *Proxy) rehearse(ctx context.Context, at Places) error {
+	binding, err := control.ParseBind([]byte(anExample))
 	if err != nil {
-		p.log.Error("bug: the example can't be bound", "err", err)
+		return fmt.Errorf("bug: the example can't be bound: %w", err)
 	}
+	service, err := NewService(binding, "", nil, p.log, p.refused)
+	if err != nil {
+		return fmt.Errorf("bug: the example can't be bound: %w", err)
+	}
+	service.Close()
+	const unknown = "rehearsal"
+	line := strings.TrimSuffix(anExample, "}") + `,"` + unknown + `":1}`
+	err = control.SendBind(ctx, at.Control, []byte(line), os.Geteuid())
+	if errors.Is(err, control.ErrBound) || err != nil && strings.Contains(err.Error(), unknown) {
+		return nil // by whoever was waiting for the socket, or not yet
+	}
+	return fmt.Errorf("the control socket doesn't answer as it should: %w", err)
 }
 
 // bound is the service, nil as long as there is none. Who asks while a bind is
@@ -85,7 +99,7 @@ func (p *Proxy) bind(at Places, socket *controlSocket, kept *confine.Files, line
 	if err := at.checkWire(binding.Wire); err != nil {
 		return nil, err
 	}
-	service, err := NewService(binding, "", p.log, p.refused)
+	service, err := NewService(binding, "", p.listeners, p.log, p.refused)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +114,7 @@ func (p *Proxy) bind(at Places, socket *controlSocket, kept *confine.Files, line
 	p.completing.Store(true)
 	return func() {
 		defer p.binding.Unlock()
+		p.listeners.Close()
 		if err := kept.Restrict(); err != nil {
 			// Nobody was served, and nobody will be.
 			service.Close()

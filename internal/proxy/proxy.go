@@ -32,6 +32,7 @@ import (
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/handoff"
 	"link.internal/lnk/internal/reach"
+	"link.internal/lnk/internal/routes"
 )
 
 // Limits on what a client may hold without sending anything.
@@ -61,9 +62,10 @@ type Proxy struct {
 	summary channel.Summary
 	waiting atomic.Int64 // connections that are no tunnels
 
-	binding    sync.Mutex  // one bind at a time
-	completing atomic.Bool // a bind holds, and isn't complete
-	fatal      chan error  // ends the proxy
+	binding    sync.Mutex        // one bind at a time
+	completing atomic.Bool       // a bind holds, and isn't complete
+	fatal      chan error        // ends the proxy
+	listeners  *routes.Listeners // for the routes of the bind that is to come
 
 	mu      sync.Mutex
 	servers map[*http.Server]struct{}
@@ -214,6 +216,9 @@ func (at Places) inside() int {
 	return os.Geteuid()
 }
 
+// listenersAhead is how many programs the routes of a bind seldom have more of.
+const listenersAhead = 2
+
 // Run serves until ctx ends or the runner is gone, and ends every call before
 // it returns.
 func (p *Proxy) Run(ctx context.Context, at Places) error {
@@ -282,7 +287,10 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 	if at.Blank {
 		// What it may write is known when it is bound; it holds nothing of
 		// anyone's before.
-		p.rehearse()
+		if p.listeners, err = routes.NewListeners(listenersAhead); err != nil {
+			return err
+		}
+		ends = append(ends, p.listeners)
 	} else {
 		if err := keepFiles(kept, p.service.Load()); err != nil {
 			return err
@@ -304,10 +312,21 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 	for _, f := range serve {
 		go f()
 	}
+	if at.Blank {
+		if err := p.rehearse(ctx, at); err != nil {
+			return err
+		}
+	}
 	p.tell(channel.FromProxy{Ready: true})
 	idle := time.AfterFunc(idleAfter, func() {
 		if err := giveBack(code); err != nil {
 			p.log.Debug("memory", "err", err)
+		}
+		if at.Blank && p.bound() == nil {
+			// What the bind takes is to be there when it comes.
+			if err := p.rehearse(ctx, at); err != nil {
+				p.log.Debug("memory", "err", err)
+			}
 		}
 	})
 	defer idle.Stop()
@@ -352,7 +371,7 @@ func (p *Proxy) serveRunner(ctx context.Context) (context.Context, error) {
 	if first.Serve == nil {
 		return nil, errors.New("the runner's first message isn't serve")
 	}
-	service, err := NewService(first.Serve.Binding, first.Serve.Wire, p.log, func(r channel.Refused) {
+	service, err := NewService(first.Serve.Binding, first.Serve.Wire, nil, p.log, func(r channel.Refused) {
 		p.tell(channel.FromProxy{Refused: &r})
 	})
 	if err != nil {

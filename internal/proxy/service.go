@@ -57,8 +57,9 @@ type Service struct {
 // first refusal of its kind, and must not block.
 //
 // defaultWire is where the log goes that nobody asked for, small and gone with
-// the run; empty for none.
-func NewService(rules bind.Binding, defaultWire string, log *slog.Logger, refused func(channel.Refused)) (_ *Service, err error) {
+// the run; empty for none. ready is what routes' programs may listen on, where
+// that was made ahead of time.
+func NewService(rules bind.Binding, defaultWire string, ready *routes.Listeners, log *slog.Logger, refused func(channel.Refused)) (_ *Service, err error) {
 	compiled, err := rules.Compile()
 	if err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func NewService(rules bind.Binding, defaultWire string, log *slog.Logger, refuse
 	if err != nil {
 		return nil, err
 	}
-	led, err := routes.New(rules, log)
+	led, err := routes.New(rules, ready, log)
 	if err != nil {
 		return nil, err
 	}

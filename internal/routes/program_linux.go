@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,7 +47,6 @@ const (
 	// ExecFlag makes it set LISTEN_PID and become the program.
 	ExecFlag = "--route-program"
 
-	listenBacklog = 512
 	// steady is how long a program runs until its end is no failure to start,
 	// though it has answered nothing.
 	steady       = time.Minute
@@ -114,8 +112,7 @@ type program struct {
 	args   []string // args[0] is a path
 	given  []byte   // with its end of line
 	log    *slog.Logger
-	listen *os.File // the listening socket
-	at     *os.File // its file, which has no name any more (O_PATH)
+	*listener
 
 	answered atomic.Bool // a call, since it was started
 
@@ -130,7 +127,7 @@ type program struct {
 	said    string // the last line that it wrote
 }
 
-func newProgram(prefix string, args []string, given json.RawMessage, log *slog.Logger) (*program, error) {
+func newProgram(prefix string, args []string, given json.RawMessage, ready *Listeners, log *slog.Logger) (*program, error) {
 	path, err := exec.LookPath(args[0])
 	if err == nil {
 		path, err = filepath.Abs(path)
@@ -147,58 +144,11 @@ func newProgram(prefix string, args []string, given json.RawMessage, log *slog.L
 		return nil, fmt.Errorf("given: %w", err)
 	}
 	p.given = append(line.Bytes(), '\n')
-	if p.listen, p.at, err = listenNameless(); err != nil {
+	if p.listener, err = ready.take(); err != nil {
 		return nil, fmt.Errorf("making its socket: %w", err)
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
-}
-
-// listenNameless makes a listening socket that nobody but who holds its file
-// can connect to. It is never open to others (its mode is 0600 before it has a
-// name), and listens only when its name is gone.
-func listenNameless() (listen, at *os.File, err error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	listen = os.NewFile(uintptr(fd), "route")
-	// Through the folder's descriptor, a path is short however deep it lies.
-	dir, err := os.OpenFile(tempDir(), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		listen.Close()
-		return nil, nil, err
-	}
-	defer dir.Close()
-	name := fmt.Sprintf("/proc/self/fd/%d/lnk-route-%s", dir.Fd(), rand.Text())
-	fail := func(err error) (*os.File, *os.File, error) {
-		listen.Close()
-		return nil, nil, err
-	}
-	if err := unix.Fchmod(fd, 0o600); err != nil {
-		return fail(err)
-	}
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil {
-		return fail(fmt.Errorf("%s: %w", name, err))
-	}
-	atFD, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	unix.Unlink(name)
-	if err != nil {
-		return fail(err)
-	}
-	if err := unix.Listen(fd, listenBacklog); err != nil {
-		unix.Close(atFD)
-		return fail(err)
-	}
-	return listen, os.NewFile(uintptr(atFD), name), nil
-}
-
-// tempDir is TMPDIR where there is one.
-func tempDir() string {
-	if info, err := os.Stat(os.TempDir()); err == nil && info.IsDir() {
-		return os.TempDir()
-	}
-	return "/tmp"
 }
 
 // files are the program's file, and those that its arguments name.
@@ -225,8 +175,7 @@ func (p *program) dial(ctx context.Context) (net.Conn, error) {
 	if why := p.why(); why != "" {
 		return nil, fmt.Errorf("%s: %s", p.prefix, why)
 	}
-	var dialer net.Dialer
-	return dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", p.at.Fd()))
+	return p.listener.dial(ctx)
 }
 
 func (p *program) why() string {
@@ -292,7 +241,7 @@ func (p *program) run() error {
 	defer hear.Close()
 	defer say.Close()
 	cmd.Stdout, cmd.Stderr = say, say
-	cmd.ExtraFiles = []*os.File{p.listen, read}
+	cmd.ExtraFiles = []*os.File{p.file, read}
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
 	if err := cmd.Start(); err != nil {
 		return err
@@ -387,7 +336,7 @@ func (g *processGroup) end() {
 
 // refuseWaiting ends the calls that wait for the program.
 func (p *program) refuseWaiting() {
-	fd := int(p.listen.Fd())
+	fd := int(p.file.Fd())
 	for {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		if n, err := unix.Poll(poll, 0); err != nil || n == 0 {
@@ -411,6 +360,5 @@ func (p *program) close() {
 	if begun {
 		<-p.over
 	}
-	p.listen.Close()
-	p.at.Close()
+	p.listener.close()
 }

@@ -43,9 +43,9 @@ type route struct {
 	program *program // what is started
 }
 
-// New checks a binding's routes, and makes what their programs will listen on.
-// It starts nothing.
-func New(b bind.Binding, log *slog.Logger) (*Set, error) {
+// New checks a binding's routes, and takes or makes what their programs will
+// listen on. It starts nothing.
+func New(b bind.Binding, ready *Listeners, log *slog.Logger) (*Set, error) {
 	if err := b.CheckRoutes(); err != nil || len(b.Routes) == 0 {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func New(b bind.Binding, log *slog.Logger) (*Set, error) {
 			continue
 		}
 		var err error
-		if added.program, err = newProgram(r.Prefix, r.Serve.Program, r.Given, log); err != nil {
+		if added.program, err = newProgram(r.Prefix, r.Serve.Program, r.Given, ready, log); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("routes: %s: %w", r.Prefix, err)
 		}
