@@ -58,11 +58,11 @@ func TestCost_Instructions(t *testing.T) {
 		args          []string
 		limit         int
 	}{
-		{"nothing but beginning and ending", "lnk", []string{"--version"}, 1_700_000},
-		{"a spec is read and resolved", "lnk", []string{"sandbox", "spec", "check", spec}, 2_200_000},
-		{"the relay begins", "lnk-relay", []string{"--help"}, 480_000},
-		{"the proxy begins, and gives up what it has no use for", "link-sandbox-proxy", []string{"--help"}, 1_550_000},
-		{"the supervisor begins", "lnk-supervisor", []string{"--help"}, 2_950_000},
+		{"nothing but beginning and ending", "lnk", []string{"--version"}, 1_600_000},
+		{"a spec is read and resolved", "lnk", []string{"sandbox", "spec", "check", spec}, 2_500_000},
+		{"the relay begins", "lnk-relay", []string{"--help"}, 470_000},
+		{"the proxy begins, and gives up what it has no use for", "link-sandbox-proxy", []string{"--help"}, 1_500_000},
+		{"the supervisor begins", "lnk-supervisor", []string{"--help"}, 2_850_000},
 	} {
 		t.Run(test.program+": "+test.name, func(t *testing.T) {
 			if got := instructions(t, test.program, test.args...); got > test.limit {
@@ -119,7 +119,7 @@ func TestCost_SystemCallsOfAConnection(t *testing.T) {
 		limit float64
 		once  func(t *testing.T, path string)
 	}{
-		{"a tunnel, with a byte there and back", 60, func(t *testing.T, path string) {
+		{"a tunnel, with a byte there and back", 39, func(t *testing.T, path string) {
 			conn := connect(t, path)
 			defer conn.Close()
 			fmt.Fprintf(conn, "CONNECT %[1]s:7 HTTP/1.1\r\nHost: %[1]s:7\r\n\r\n", addr)
@@ -132,7 +132,7 @@ func TestCost_SystemCallsOfAConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{"a request", 60, func(t *testing.T, path string) {
+		{"a request", 16, func(t *testing.T, path string) {
 			conn := connect(t, path)
 			defer conn.Close()
 			fmt.Fprintf(conn, "GET http://%[1]s/ HTTP/1.1\r\nHost: %[1]s\r\nConnection: close\r\n\r\n", addr)
@@ -140,7 +140,7 @@ func TestCost_SystemCallsOfAConnection(t *testing.T) {
 				t.Fatalf("%v: %q", err, answer)
 			}
 		}},
-		{"a refusal", 20, func(t *testing.T, path string) {
+		{"a refusal", 11.5, func(t *testing.T, path string) {
 			conn := connect(t, path)
 			defer conn.Close()
 			fmt.Fprintf(conn, "CONNECT 127.0.0.1:7 HTTP/1.1\r\nHost: 127.0.0.1:7\r\n\r\n")
@@ -195,8 +195,8 @@ func TestCost_SystemCallsOfAStart(t *testing.T) {
 		flags []string
 		limit int
 	}{
-		{"no network", nil, 1500},
-		{"one host", []string{"--internet-host", "a.test"}, 3000},
+		{"no network", nil, 1900},
+		{"one host", []string{"--internet-host", "a.test"}, 2600},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			list := filepath.Join(testnet.Home, "start-calls")

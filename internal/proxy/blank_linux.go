@@ -1,17 +1,22 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"link.internal/lnk/internal/confine"
 	"link.internal/lnk/internal/control"
+	"link.internal/lnk/internal/peercred"
 )
 
 // controlServer serves the control socket: a blank proxy's bind, and then what
@@ -39,17 +44,19 @@ func (p *Proxy) controlServer(at Places, socket *controlSocket, kept *confine.Fi
 const anExample = `{"internet_host":["a.test","*.b.test"],"tcp":["a.test:22"],"lan_host":["10.0.0.0/8"],"upstream":"direct","names":true,"per_minute":1,"pause_after":1,"wire":"","agent":"a",` +
 	`"routes":[{"prefix":"/a","serve":{"unix":"/a"}}],"caller":{"name":"a","key":"a"},"url_secret":"a"}`
 
-// rehearse does what a bind does, as far as that goes without being bound: it
-// makes a service of an example, and ends it; and it asks the control socket,
-// by a line that is refused at its end, and so sees that it answers. What is
-// done once in a process's life, as code being read and a library's tables
-// being made, takes longer than all of a bind.
-func (p *Proxy) rehearse(ctx context.Context, at Places) error {
+// What is done once in a process's life, as code being read and a library's
+// tables being made, takes longer than all of a bind or a call. So a blank proxy
+// does of both what goes without being bound, and without asking anybody, while
+// nobody waits for it.
+
+// rehearseBind makes a service of an example, and ends it; and it asks the
+// control socket, by a line that is refused at its end, and so sees that it answers.
+func (p *Proxy) rehearseBind(ctx context.Context, at Places) error {
 	binding, err := control.ParseBind([]byte(anExample))
 	if err != nil {
 		return fmt.Errorf("bug: the example can't be bound: %w", err)
 	}
-	service, err := NewService(binding, "", nil, p.log, p.refused)
+	service, err := NewService(binding, "", ahead{}, p.log, p.refused)
 	if err != nil {
 		return fmt.Errorf("bug: the example can't be bound: %w", err)
 	}
@@ -62,6 +69,47 @@ func (p *Proxy) rehearse(ctx context.Context, at Places) error {
 	}
 	return fmt.Errorf("the control socket doesn't answer as it should: %w", err)
 }
+
+// rehearseCall looks a name up, as far as the machine's own files, and makes a
+// call, which a proxy that isn't bound refuses.
+func (p *Proxy) rehearseCall(ctx context.Context, at Places) error {
+	// No bind comes meanwhile, in whose log it would be.
+	p.binding.Lock()
+	defer p.binding.Unlock()
+	if p.service.Load() != nil {
+		return nil
+	}
+	if _, err := p.ahead.interfaces.Machine(); err != nil {
+		return err
+	}
+	nobody := net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }}
+	nobody.LookupNetIP(ctx, "ip", "a.test.")
+	conn, err := peercred.DialOwned(ctx, filepath.Join(at.Dir, OutSocket), os.Geteuid())
+	if err != nil {
+		return fmt.Errorf("%s: %w", OutSocket, err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(rehearsalLimit))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://a.test/", nil)
+	if err != nil {
+		return err
+	}
+	request.Close = true
+	err = request.Write(conn)
+	var response *http.Response
+	if err == nil {
+		response, err = http.ReadResponse(bufio.NewReader(conn), request)
+	}
+	if err == nil && response.StatusCode != http.StatusServiceUnavailable {
+		err = errors.New(response.Status)
+	}
+	if err != nil {
+		return fmt.Errorf("%s doesn't answer as it should: %w", OutSocket, err)
+	}
+	return nil
+}
+
+const rehearsalLimit = 10 * time.Second
 
 // bound is the service, nil as long as there is none. Who asks while a bind is
 // being completed, whose answer may be out already, waits for it.
@@ -99,7 +147,7 @@ func (p *Proxy) bind(at Places, socket *controlSocket, kept *confine.Files, line
 	if err := at.checkWire(binding.Wire); err != nil {
 		return nil, err
 	}
-	service, err := NewService(binding, "", p.listeners, p.log, p.refused)
+	service, err := NewService(binding, "", p.ahead, p.log, p.refused)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +162,7 @@ func (p *Proxy) bind(at Places, socket *controlSocket, kept *confine.Files, line
 	p.completing.Store(true)
 	return func() {
 		defer p.binding.Unlock()
-		p.listeners.Close()
+		p.ahead.listeners.Close()
 		if err := kept.Restrict(); err != nil {
 			// Nobody was served, and nobody will be.
 			service.Close()

@@ -52,7 +52,7 @@ func TestGround_OpenAtOnce(t *testing.T) {
 			}
 		}
 	}()
-	service, err := NewService(bind.Binding{Rules: bind.Rules{InternetHost: []string{"*"}, TCP: []string{"*:7000"}}}, "", nil, slog.New(slog.DiscardHandler), func(channel.Refused) {})
+	service, err := NewService(bind.Binding{Rules: bind.Rules{InternetHost: []string{"*"}, TCP: []string{"*:7000"}}}, "", ahead{}, slog.New(slog.DiscardHandler), func(channel.Refused) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func (p *Proxy) main(ctx context.Context, args []string, stderr io.Writer) error
 	if err := control.LoadRoutes(files, &rules); err != nil {
 		return err
 	}
-	service, err := NewService(rules, "", nil, p.log, p.refused)
+	service, err := NewService(rules, "", ahead{}, p.log, p.refused)
 	if err != nil {
 		return err
 	}

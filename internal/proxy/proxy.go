@@ -30,6 +30,7 @@ import (
 	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/bridge"
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/egress"
 	"link.internal/lnk/internal/handoff"
 	"link.internal/lnk/internal/reach"
 	"link.internal/lnk/internal/routes"
@@ -62,10 +63,10 @@ type Proxy struct {
 	summary channel.Summary
 	waiting atomic.Int64 // connections that are no tunnels
 
-	binding    sync.Mutex        // one bind at a time
-	completing atomic.Bool       // a bind holds, and isn't complete
-	fatal      chan error        // ends the proxy
-	listeners  *routes.Listeners // for the routes of the bind that is to come
+	binding    sync.Mutex  // one bind at a time
+	completing atomic.Bool // a bind holds, and isn't complete
+	fatal      chan error  // ends the proxy
+	ahead      ahead       // of the bind that is to come
 
 	mu      sync.Mutex
 	servers map[*http.Server]struct{}
@@ -287,10 +288,11 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 	if at.Blank {
 		// What it may write is known when it is bound; it holds nothing of
 		// anyone's before.
-		if p.listeners, err = routes.NewListeners(listenersAhead); err != nil {
+		if p.ahead.listeners, err = routes.NewListeners(listenersAhead); err != nil {
 			return err
 		}
-		ends = append(ends, p.listeners)
+		ends = append(ends, p.ahead.listeners)
+		p.ahead.interfaces = &egress.Interfaces{}
 	} else {
 		if err := keepFiles(kept, p.service.Load()); err != nil {
 			return err
@@ -313,7 +315,7 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		go f()
 	}
 	if at.Blank {
-		if err := p.rehearse(ctx, at); err != nil {
+		if err := errors.Join(p.rehearseBind(ctx, at), p.rehearseCall(ctx, at)); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -324,7 +326,7 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		}
 		if at.Blank && p.bound() == nil {
 			// What the bind takes is to be there when it comes.
-			if err := p.rehearse(ctx, at); err != nil {
+			if err := p.rehearseBind(ctx, at); err != nil {
 				p.log.Debug("memory", "err", err)
 			}
 		}
@@ -371,7 +373,7 @@ func (p *Proxy) serveRunner(ctx context.Context) (context.Context, error) {
 	if first.Serve == nil {
 		return nil, errors.New("the runner's first message isn't serve")
 	}
-	service, err := NewService(first.Serve.Binding, first.Serve.Wire, nil, p.log, func(r channel.Refused) {
+	service, err := NewService(first.Serve.Binding, first.Serve.Wire, ahead{}, p.log, func(r channel.Refused) {
 		p.tell(channel.FromProxy{Refused: &r})
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,13 +54,18 @@ type Service struct {
 	toRoutes    *httputil.ReverseProxy
 }
 
+// ahead is what a proxy made before it had its rules; the zero value is nothing.
+type ahead struct {
+	listeners  *routes.Listeners // for programs of routes
+	interfaces *egress.Interfaces
+}
+
 // NewService checks the rules and opens the log. refused is told of each
 // first refusal of its kind, and must not block.
 //
 // defaultWire is where the log goes that nobody asked for, small and gone with
-// the run; empty for none. ready is what routes' programs may listen on, where
-// that was made ahead of time.
-func NewService(rules bind.Binding, defaultWire string, ready *routes.Listeners, log *slog.Logger, refused func(channel.Refused)) (_ *Service, err error) {
+// the run; empty for none.
+func NewService(rules bind.Binding, defaultWire string, made ahead, log *slog.Logger, refused func(channel.Refused)) (_ *Service, err error) {
 	compiled, err := rules.Compile()
 	if err != nil {
 		return nil, err
@@ -68,7 +74,7 @@ func NewService(rules bind.Binding, defaultWire string, ready *routes.Listeners,
 	if err != nil {
 		return nil, err
 	}
-	led, err := routes.New(rules, ready, log)
+	led, err := routes.New(rules, made.listeners, log)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +85,7 @@ func NewService(rules bind.Binding, defaultWire string, ready *routes.Listeners,
 	}()
 	s := &Service{
 		routes: led, names: rules.NamesOn(), table: names.NewTable(compiled.Endpoints()),
-		rules: compiled, interfaces: &egress.Interfaces{}, tally: newTally(refused),
+		rules: compiled, interfaces: cmp.Or(made.interfaces, &egress.Interfaces{}), tally: newTally(refused),
 		refusals: refusals{limit: rules.PauseAfter},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
