@@ -70,8 +70,9 @@ fuzz: ## fuzz every parser for FUZZTIME each
 	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$file | sed 's/func //'); do \
 	    echo "== $$(dirname $$file) $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file); done; done
 
-bench: build ## measure, and write bench/RESULTS.md (as root)
+bench: build ## measure, and write bench/RESULTS.md and its plots (as root)
 	LNK_BIN=$(CURDIR)/bin $(GO) run ./bench
+	cd bench/plot && $(GO) run . ..
 
 clean: ## remove what was built
 	rm -rf bin dist

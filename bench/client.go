@@ -27,6 +27,10 @@ import (
 //	await HOST                                     waits for a byte, and gets a page
 //	executions N                                   prints µs each
 //	answers NAME N                                 prints DNS answers a second
+//	nothing                                        ends
+//	idle                                           says that it is up, and does nothing
+//	web                                            the same, and serves HTTP
+//	forward ADDRESS TARGET                         the same, and forwards connections
 //	answer                                         answers each line of descriptor 3
 //	names PATTERN N                                asks for so many, and stays
 func client(args []string) {
@@ -49,6 +53,15 @@ func client(args []string) {
 		if err = await(args[1]); err == io.EOF {
 			return
 		}
+	case "nothing":
+		return
+	case "idle":
+		fmt.Println("up")
+		time.Sleep(time.Minute)
+	case "web":
+		err = web()
+	case "forward":
+		err = forward(args[1], args[2])
 	case "answer":
 		if err = answer(); err == nil {
 			return

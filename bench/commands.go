@@ -27,7 +27,7 @@ func executions(n int) (float64, error) {
 func (b *bench) commands() error {
 	bench := testnet.BinDir + "/bench"
 	if err := b.paired("an execution under a list: both looks, and Landlock", "µs", "≤ 1.25 × one without", 15,
-		measuredWith([]string{"--command", "true", "--command", bench}, "executions", "400"), contender{"without a list", measuredWith(nil, "executions", "400")}); err != nil {
+		measuredWith([]string{"--command", "true", "--command", bench}, "executions", "400"), []contender{{"without a list", measuredWith(nil, "executions", "400")}}); err != nil {
 		return err
 	}
 	const many = "/srv/many"

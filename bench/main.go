@@ -55,7 +55,7 @@ func run() error {
 		name    string
 		measure func() error
 	}{
-		{"start", b.start}, {"commands", b.commands}, {"memory", b.memory}, {"download", b.download}, {"connections", b.connections}, {"gets", b.gets},
+		{"floors", b.floors}, {"start", b.start}, {"commands", b.commands}, {"memory", b.memory}, {"download", b.download}, {"connections", b.connections}, {"gets", b.gets},
 		{"names", b.names}, {"tunnels", b.tunnels}, {"binds", b.binds}, {"slots", b.slots},
 	}
 	var all, measured []string
@@ -130,11 +130,25 @@ func (b *bench) add(what string, f figure, reach string, others ...beside) {
 	b.report.Rows = append(b.report.Rows, row{b.part, what, f, others, reach})
 }
 
-// paired measures ours and others in turn, and keeps the figure.
-func (b *bench) paired(what, unit, reach string, n int, ours func() (float64, error), others ...contender) error {
-	s, rest, err := inTurn(n, ours, others...)
+// paired measures ours and what it is held against in turn, and keeps the
+// figure; then ours and each peer, in turns of their own: one that takes a
+// hundred times as much leaves nothing in the caches for the next.
+func (b *bench) paired(what, unit, reach string, n int, ours func() (float64, error), against []contender, peers ...contender) error {
+	s, rest, err := inTurn(n, ours, against...)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
+	}
+	for _, peer := range peers {
+		if _, err := peer.run(); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %s is left out of %q: %v\n", peer.name, what, err)
+			b.report.Missing = append(b.report.Missing, fmt.Sprintf("%s in %s, which it couldn't do", peer.name, b.part))
+			continue
+		}
+		_, one, err := inTurn(max(3, n/4), ours, peer)
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		rest = append(rest, one...)
 	}
 	b.add(what, figure{Sample: s, Unit: unit}, reach, rest...)
 	return nil

@@ -12,14 +12,12 @@ import (
 	"link.internal/lnk/integration/testnet"
 )
 
-const upAndIdle = "echo up; exec sleep 60"
-
 // memory measures what an idle proxy and relay weigh, and a whole sandbox
 // beside the peers'.
 func (b *bench) memory() error {
-	up := []string{"sh", "-c", upAndIdle}
-	command := append([]string{testnet.Lnk, "sandbox", "run", "--internet-host", "x.test", "--"}, up...)
-	err := idle(command, func() error {
+	up := []string{testnet.BinDir + "/bench", "idle"}
+	command := append([]string{testnet.Lnk, "sandbox", "run", "--internet-host", "x.test", "--read", testnet.BinDir, "--"}, up...)
+	err := idle(command, func(int) error {
 		for _, p := range []struct{ what, name, reach string }{
 			{"an idle proxy (PSS)", "link-sandbox-proxy", "≤ 8 MiB"}, {"an idle relay (PSS)", "/run/lnk/lnk-relay", "≤ 3.5 MiB"},
 		} {
@@ -40,11 +38,11 @@ func (b *bench) memory() error {
 			others = append(others, contender{s.name, wholeSandbox(s.args("x.test", up...))})
 		}
 	}
-	return b.paired("a whole sandbox with its proxy, idle (PSS of all its processes, but sleep)", "MiB", "", 3, wholeSandbox(command), b.able(others)...)
+	return b.paired("a whole sandbox with its proxy, idle (PSS of all its processes but the program)", "MiB", "", 3, wholeSandbox(command), nil, others...)
 }
 
 // idle runs f while a command, which says that it is up, is idle.
-func idle(command []string, f func() error) error {
+func idle(command []string, f func(pid int) error) error {
 	cmd := asUser(command[0], command[1:]...)
 	if err := startUp(cmd); err != nil {
 		return err
@@ -54,16 +52,16 @@ func idle(command []string, f func() error) error {
 		cmd.Wait()
 	}()
 	time.Sleep(2 * time.Second)
-	return f()
+	return f(cmd.Process.Pid)
 }
 
 // wholeSandbox returns what all processes weigh that a command starts, in MiB.
 func wholeSandbox(command []string) func() (float64, error) {
 	return func() (total float64, err error) {
 		before := processes()
-		err = idle(command, func() error {
+		err = idle(command, func(int) error {
 			for pid, name := range processes() {
-				if _, was := before[pid]; was || name == "sleep" {
+				if _, was := before[pid]; was || name == "bench" {
 					continue
 				}
 				pss, err := pssOfPID(pid)

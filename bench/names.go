@@ -110,7 +110,7 @@ func (b *bench) names() error {
 	}
 	b.add("DNS answers from the table, one socket asking, from inside", figure{Sample: rate, Unit: "/s"}, "≥ 30,000/s")
 	if err := b.paired("an endpoint by its name: connect, a byte there and back (p50)", "µs", "≤ 1.3 × CONNECT", 9,
-		measuredWith(endpoint, "firstbyte", "direct", "db.test:5432", "1000"), contender{"by CONNECT", measuredWith(endpoint, "firstbyte", "connect", "db.test:5432", "1000")}); err != nil {
+		measuredWith(endpoint, "firstbyte", "direct", "db.test:5432", "1000"), []contender{{"by CONNECT", measuredWith(endpoint, "firstbyte", "connect", "db.test:5432", "1000")}}); err != nil {
 		return err
 	}
 	g := growth{

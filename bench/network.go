@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -43,10 +44,10 @@ func printed(command []string, env ...string) func() (float64, error) {
 	}
 }
 
-func (b *bench) download() error {
-	addr := b.internet.Host("big.test")
+// bigOrigin sends as many bytes as it is asked for, behind what TLS begins with.
+func (b *bench) bigOrigin(addr netip.Addr) *testnet.Origin {
 	chunk := make([]byte, 1<<20)
-	raw := b.internet.Serve(addr, 443, func(conn net.Conn) {
+	return b.internet.Serve(addr, 443, func(conn net.Conn) {
 		defer conn.Close()
 		in := bufio.NewReader(conn)
 		head := make([]byte, 5) // the record of a ClientHello
@@ -62,6 +63,12 @@ func (b *bench) download() error {
 			}
 		}
 	})
+}
+
+func (b *bench) download() error {
+	addr := b.internet.Host("big.test")
+	chunk := make([]byte, 1<<20)
+	raw := b.bigOrigin(addr)
 	defer raw.Close()
 	web := b.internet.HTTP(addr, 80, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		bytes, _ := strconv.ParseInt(strings.TrimPrefix(r.URL.Path, "/"), 10, 64)
@@ -82,8 +89,8 @@ func (b *bench) download() error {
 		if err != nil {
 			return err
 		}
-		direct := contender{"direct", measured(false, "download", "direct", addr.String()+":443", size)}
-		err = b.paired(test.what, "GB/s", test.reach, 5, measured(true, "download", test.how, test.target, size), append([]contender{direct}, peers...)...)
+		direct := []contender{{"direct", measured(false, "download", "direct", addr.String()+":443", size)}}
+		err = b.paired(test.what, "GB/s", test.reach, 5, measured(true, "download", test.how, test.target, size), direct, peers...)
 		end()
 		if err != nil {
 			return err
@@ -105,7 +112,7 @@ func (b *bench) connections() error {
 		return err
 	}
 	defer end()
-	direct := contender{"direct", measured(false, "connections", "direct", addr.String()+":80", n)}
+	direct := []contender{{"direct", measured(false, "connections", "direct", addr.String()+":80", n)}}
 	return b.paired("a new connection: connect, CONNECT, a byte there and back, close", "µs", "≤ 2.5 × direct", 9,
-		measured(true, "connections", "connect", addr.String()+":80", n), append([]contender{direct}, peers...)...)
+		measured(true, "connections", "connect", addr.String()+":80", n), direct, peers...)
 }

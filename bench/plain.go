@@ -88,7 +88,7 @@ func (b *bench) startPlain() error {
 		{"the plain wall: proxy and relay up", proxied, "≤ 5 × bwrap, ≤ 35 ms"},
 		{"the same, found out anew, which is once in 15 minutes", anew(proxied), ""},
 	} {
-		if err := b.paired(test.what, "ms", test.reach, 30, test.run, contender{"bwrap alone", base}); err != nil {
+		if err := b.paired(test.what, "ms", test.reach, 30, test.run, []contender{{"bwrap alone", base}}); err != nil {
 			return err
 		}
 	}

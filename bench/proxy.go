@@ -34,7 +34,7 @@ func (b *bench) gets() error {
 	go http.Serve(l, bare)
 	const n = "15000"
 	return b.paired("small `http://` GETs on one connection, from inside", "/s", "", 7,
-		measured(true, "gets", proxyAddress, "small.test", n), contender{"bare ReverseProxy, no sandbox", measured(false, "gets", l.Addr().String(), "small.test", n)})
+		measured(true, "gets", proxyAddress, "small.test", n), []contender{{"bare ReverseProxy, no sandbox", measured(false, "gets", l.Addr().String(), "small.test", n)}})
 }
 
 // manyTunnels is 10,000, or as many as this machine lets one process have: a

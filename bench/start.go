@@ -26,14 +26,14 @@ func (b *bench) start() error {
 		if test.host != "" {
 			args = append(args, "--internet-host", test.host)
 		}
-		others := []contender{{"bwrap alone", bwrap}}
+		var peers []contender
 		for _, s := range b.peers.sandboxes {
 			if test.host == "" || s.proxied {
 				command := s.args(test.host, "true")
-				others = append(others, b.able([]contender{{s.name, timed(command[0], command[1:]...)}})...)
+				peers = append(peers, contender{s.name, timed(command[0], command[1:]...)})
 			}
 		}
-		if err := b.paired(test.what, "ms", test.reach, n, timed(testnet.Lnk, append(args, "--", "true")...), others...); err != nil {
+		if err := b.paired(test.what, "ms", test.reach, n, timed(testnet.Lnk, append(args, "--", "true")...), []contender{{"bwrap alone", bwrap}}, peers...); err != nil {
 			return err
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/egress"
 	"link.internal/lnk/internal/handoff"
+	"link.internal/lnk/internal/idle"
 	"link.internal/lnk/internal/reach"
 	"link.internal/lnk/internal/routes"
 )
@@ -240,7 +241,7 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		}
 		ends = append(ends, f)
 	}
-	code, err := codeMappings()
+	code, err := idle.OwnCode()
 	if err != nil {
 		p.log.Debug("memory", "err", err) // it is then as large as it is
 	}
@@ -320,8 +321,8 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		}
 	}
 	p.tell(channel.FromProxy{Ready: true})
-	idle := time.AfterFunc(idleAfter, func() {
-		if err := giveBack(code); err != nil {
+	whenIdle := time.AfterFunc(idle.After, func() {
+		if err := code.GiveBack(); err != nil {
 			p.log.Debug("memory", "err", err)
 		}
 		if at.Blank && p.bound() == nil {
@@ -331,7 +332,7 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 			}
 		}
 	})
-	defer idle.Stop()
+	defer whenIdle.Stop()
 	if p.ready != nil {
 		p.ready()
 	}

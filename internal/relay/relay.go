@@ -22,12 +22,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"link.internal/lnk/internal/channel"
 	"link.internal/lnk/internal/confine"
 	"link.internal/lnk/internal/handoff"
+	"link.internal/lnk/internal/idle"
 )
 
 // Exit codes of what lnk itself refuses, and of a program that can't be
@@ -152,6 +154,11 @@ func (r *relay) run() error {
 		return err
 	}
 	go r.serveRunner()
+	time.AfterFunc(idle.After, func() {
+		if code, err := idle.OwnCode(); err == nil { // else it is as large as it is
+			code.GiveBack()
+		}
+	})
 	return r.reap()
 }
 

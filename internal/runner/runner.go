@@ -26,6 +26,7 @@ import (
 	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/bridge"
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/idle"
 	"link.internal/lnk/internal/peercred"
 	"link.internal/lnk/internal/wall"
 )
@@ -385,6 +386,12 @@ func (r *Run) wait(job *job, sandbox *process, fromProxy, fromRelay chan any, st
 						started()
 					}
 					r.Report.Step("program started")
+					giveBack := time.AfterFunc(idle.After, func() {
+						if code, err := idle.OwnCode(); err == nil { // else it is as large as it is
+							code.GiveBack()
+						}
+					})
+					defer giveBack.Stop()
 				case e.Failed != nil && e.Failed.NoPowers && !r.started:
 					return 0, &noPowers{e.Failed.Why}
 				case e.Failed != nil:
