@@ -58,6 +58,10 @@ func run() error {
 		{"floors", b.floors}, {"start", b.start}, {"commands", b.commands}, {"memory", b.memory}, {"download", b.download}, {"connections", b.connections}, {"gets", b.gets},
 		{"names", b.names}, {"tunnels", b.tunnels}, {"binds", b.binds}, {"slots", b.slots},
 	}
+	earlier, err := load(folder + "/results.json")
+	if err != nil {
+		return err
+	}
 	var all, measured []string
 	for _, part := range parts {
 		all = append(all, part.name)
@@ -77,13 +81,12 @@ func run() error {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 		measured = append(measured, part.name)
+		// What is measured is kept, whatever comes of the next.
+		if err := b.report.with(earlier, measured, all).write(folder); err != nil {
+			return err
+		}
 	}
-	earlier, err := load(folder + "/results.json")
-	if err != nil {
-		return err
-	}
-	b.report.merge(earlier, measured, all)
-	return b.report.write(folder)
+	return nil
 }
 
 // folder is where the results are kept.
@@ -139,14 +142,11 @@ func (b *bench) paired(what, unit, reach string, n int, ours func() (float64, er
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	for _, peer := range peers {
-		if _, err := peer.run(); err != nil {
-			fmt.Fprintf(os.Stderr, "bench: %s is left out of %q: %v\n", peer.name, what, err)
-			b.report.Missing = append(b.report.Missing, fmt.Sprintf("%s in %s, which it couldn't do", peer.name, b.part))
-			continue
-		}
 		_, one, err := inTurn(max(3, n/4), ours, peer)
 		if err != nil {
-			return fmt.Errorf("%s: %w", what, err)
+			fmt.Fprintf(os.Stderr, "bench: %s is left out of %q: %v\n", peer.name, what, err)
+			b.report.Missing = append(b.report.Missing, missing{b.part, peer.name})
+			continue
 		}
 		rest = append(rest, one...)
 	}

@@ -15,8 +15,8 @@ import (
 // memory measures what an idle proxy and relay weigh, and a whole sandbox
 // beside the peers'.
 func (b *bench) memory() error {
-	up := []string{testnet.BinDir + "/bench", "idle"}
-	command := append([]string{testnet.Lnk, "sandbox", "run", "--internet-host", "x.test", "--read", testnet.BinDir, "--"}, up...)
+	up := []string{peersClient, "idle"}
+	command := append([]string{testnet.Lnk, "sandbox", "run", "--internet-host", "x.test", "--read", peersClient, "--"}, up...)
 	err := idle(command, func(int) error {
 		for _, p := range []struct{ what, name, reach string }{
 			{"an idle proxy (PSS)", "link-sandbox-proxy", "≤ 8 MiB"}, {"an idle relay (PSS)", "/run/lnk/lnk-relay", "≤ 3.5 MiB"},

@@ -100,7 +100,7 @@ func (b *bench) download() error {
 }
 
 // amount is how much one download moves.
-const amount = 3 << 30
+const amount = 3 << 29
 
 func (b *bench) connections() error {
 	addr := b.internet.Host("echo.test")

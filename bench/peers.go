@@ -41,12 +41,23 @@ type peerSandbox struct {
 
 const peersFolder = "/srv/peers"
 
+// peersClient is this program in the user's home: not every peer lets what is
+// in another folder be executed.
+const peersClient = testnet.Home + "/bench"
+
 // findPeers looks for each, and notes which are missing.
 func findPeers(r *report) (p peers, err error) {
 	if err := os.MkdirAll(peersFolder, 0o755); err != nil {
 		return p, err
 	}
 	if err := os.Chown(peersFolder, testnet.UID, testnet.UID); err != nil {
+		return p, err
+	}
+	self, err := os.ReadFile(testnet.BinDir + "/bench")
+	if err == nil {
+		err = os.WriteFile(peersClient, self, 0o755)
+	}
+	if err != nil {
 		return p, err
 	}
 	file := func(name, content string) string {
@@ -59,7 +70,7 @@ func findPeers(r *report) (p peers, err error) {
 	have := func(name, program string, version ...string) (string, bool) {
 		path, lookErr := exec.LookPath(program)
 		if lookErr != nil {
-			r.Missing = append(r.Missing, name)
+			r.Missing = append(r.Missing, missing{Name: name})
 			return "", false
 		}
 		cmd := asUser(path, version...)
@@ -161,7 +172,7 @@ func (b *bench) contenders(http bool, inside string, args ...string) (list []con
 			cmd.Wait()
 		}
 	}
-	client := append([]string{testnet.BinDir + "/bench"}, args...)
+	client := append([]string{peersClient}, args...)
 	for _, p := range b.peers.proxies {
 		if http && !p.http {
 			continue

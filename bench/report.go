@@ -16,15 +16,20 @@ type report struct {
 	// Machine is what it was measured on, Versions with what.
 	Machine  string            `json:"machine"`
 	Versions map[string]string `json:"versions"`
-	// Missing are the peers that this machine hasn't.
-	Missing []string `json:"missing"`
-	Rows    []row    `json:"rows"`
-	Growth  []growth `json:"growth"`
+	// Missing are the peers that this machine hasn't, or that failed at a part.
+	Missing []missing `json:"missing"`
+	Rows    []row     `json:"rows"`
+	Growth  []growth  `json:"growth"`
 	// Steps are those of one start with a proxy, as --verbose tells them.
 	Steps []string `json:"steps"`
 }
 
-// row is one figure of package docs' table of what is to be reached.
+type missing struct {
+	Part string `json:"part,omitempty"` // empty: it isn't on PATH
+	Name string `json:"name"`
+}
+
+// row is one figure.
 type row struct {
 	Part string `json:"part"` // of the benchmark, as BENCH names it
 	What string `json:"what"`
@@ -87,9 +92,10 @@ func load(path string) (report, error) {
 	return r, err
 }
 
-// merge keeps of an earlier report what belongs to other parts than those that
-// were measured now, in the order of all parts.
-func (r *report) merge(earlier report, measured, all []string) {
+// with has also what an earlier report has of other parts than those that were
+// measured now, in the order of all parts.
+func (r report) with(earlier report, measured, all []string) *report {
+	r.Rows, r.Growth = slices.Clone(r.Rows), slices.Clone(r.Growth)
 	old := func(part string) bool { return !slices.Contains(measured, part) && slices.Contains(all, part) }
 	for _, row := range earlier.Rows {
 		if old(row.Part) {
@@ -101,11 +107,18 @@ func (r *report) merge(earlier report, measured, all []string) {
 			r.Growth = append(r.Growth, g)
 		}
 	}
+	r.Missing = slices.Clone(r.Missing)
+	for _, m := range earlier.Missing {
+		if old(m.Part) {
+			r.Missing = append(r.Missing, m)
+		}
+	}
 	if len(r.Steps) == 0 {
 		r.Steps = earlier.Steps
 	}
 	slices.SortStableFunc(r.Rows, func(a, b row) int { return slices.Index(all, a.Part) - slices.Index(all, b.Part) })
 	slices.SortStableFunc(r.Growth, func(a, b growth) int { return slices.Index(all, a.Part) - slices.Index(all, b.Part) })
+	return &r
 }
 
 // write writes results.json and RESULTS.md.
@@ -132,8 +145,12 @@ func (r *report) markdown() string {
 	}
 	slices.Sort(versions)
 	say("Measured with: %s.\n", strings.Join(versions, ", "))
-	if len(r.Missing) > 0 {
-		say("Left out, since this machine hasn't got them: %s.\n", strings.Join(r.Missing, ", "))
+	for _, m := range r.Missing {
+		if m.Part == "" {
+			say("Left out is %s, which isn't on PATH.\n", m.Name)
+		} else {
+			say("Left out of %s is %s, which failed at it.\n", m.Part, m.Name)
+		}
 	}
 	say("\n| what | measured | beside: its figure, and ours to it | must reach |\n|---|---|---|---|\n")
 	for _, row := range r.Rows {

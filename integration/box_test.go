@@ -517,6 +517,33 @@ print(n < 64)'`); got != "Resource temporarily unavailable\nTrue\n" {
 	}
 }
 
+// BOX3 on a machine that lacks a controller: a limit that needs it is refused
+// before anything is started, and without limits a box is as it is.
+func TestBOX3_NoController(t *testing.T) {
+	if _, err := os.Stat("/sys/fs/cgroup/memory/tasks"); err != nil {
+		t.Skip("this machine's controllers are those of version 2, which a test can't take away")
+	}
+	b := newBox(t, 1, "[limits]\nmemory = \"128M\"\n")
+	without := func(controllers string) *exec.Cmd {
+		cmd := b.supervisor("serve")
+		script := "for c in " + controllers + "; do umount /sys/fs/cgroup/$c || exit 99; done; exec \"$@\""
+		cmd.Path, cmd.Args = "/usr/bin/unshare", append([]string{"unshare", "-m", "sh", "-c", script, "sh", cmd.Path}, cmd.Args[1:]...)
+		return cmd
+	}
+	finish(t, without("memory")).exits(1).says("no cgroup controller memory", "leave that limit out")
+	if out, _ := exec.Command("getent", "passwd", "lnk-agent-1").Output(); len(out) > 0 {
+		t.Error("a user was made")
+	}
+	b.configure(1, "")
+	b.run = start(t, without("memory pids cpu"))
+	eventually(t, "the supervisor answers", func() bool { return b.box("status").code == 0 })
+	one := b.settled()[0]
+	b.bind(`{}`)
+	if got := b.obey(one, "echo here"); got != "here\n" {
+		t.Errorf("%q", got)
+	}
+}
+
 // BOX4: peers are judged by who they are, and bad requests lose nothing.
 func TestBOX4_Interface(t *testing.T) {
 	b := newBox(t, 1, "")

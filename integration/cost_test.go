@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -210,4 +211,54 @@ func TestCost_SystemCallsOfAStart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a burst of tunnels left behind is given back once it is quiet.
+func TestCost_MemoryAfterABurst(t *testing.T) {
+	needsFull(t)
+	addr := internet.Host("burst.test")
+	echo := internet.Echo(addr, 80)
+	defer echo.Close()
+	dir, proxy := aProxy(t, "--internet-host", "burst.test")
+	anonymous := func() (kib int) {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", proxy.cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			if n, _ := fmt.Sscanf(line, "Anonymous: %d kB", &kib); n == 1 {
+				return kib
+			}
+		}
+		t.Fatalf("%s", data)
+		return 0
+	}
+	before := anonymous()
+	var conns []net.Conn
+	buf := make([]byte, 200)
+	for range 1500 {
+		conn := connect(t, filepath.Join(dir, "out.sock"))
+		conns = append(conns, conn)
+		fmt.Fprintf(conn, "CONNECT burst.test:80 HTTP/1.1\r\nHost: burst.test:80\r\n\r\n")
+		if n, err := conn.Read(buf); err != nil || !bytes.Contains(buf[:n], []byte(" 200 ")) {
+			t.Fatalf("%v: %q", err, buf[:n])
+		}
+		conn.Write(buf[:1])
+		if _, err := conn.Read(buf[:1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	most := anonymous()
+	if most < before+8<<10 {
+		t.Errorf("%d tunnels took %d KiB: the test shows nothing", len(conns), most-before)
+	}
+	for _, conn := range conns {
+		conn.Close()
+	}
+	least := most
+	eventually(t, "memory is given back", func() bool {
+		least = min(least, anonymous())
+		return least < before+(most-before)/4
+	})
+	t.Logf("%d KiB before, %d with them, %d after", before, most, least)
 }

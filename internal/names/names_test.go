@@ -252,3 +252,20 @@ func BenchmarkAnswer(b *testing.B) {
 		pack(reply, size)
 	}
 }
+
+// What an answer allocates is counted; a limit that is passed asks whether what
+// was added is worth it.
+func TestCost_AllocationsOfAnAnswer(t *testing.T) {
+	s := testServer(t)
+	q := question(t, "ok.test.", dns.TypeA)
+	const limit = 30
+	got := testing.AllocsPerRun(1000, func() {
+		reply, _, size := s.answer(q, true)
+		pack(reply, size)
+	})
+	if got > limit {
+		t.Errorf("%.0f allocations; the limit is %d", got, limit)
+	} else {
+		t.Logf("%.0f allocations of %d", got, limit)
+	}
+}

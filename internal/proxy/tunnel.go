@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -208,23 +209,61 @@ type calls struct {
 	count   int
 	empty   chan struct{} // closed when the last one leaves; nil unless waited for
 	tunnels map[*pair]struct{}
+
+	most     int         // at a time, since memory was last given back
+	quiet    *time.Timer // runs while none is under way; nil before the first burst
+	giveBack func()      // nil: debug.FreeOSMemory
 }
+
+// Thousands of calls leave as many stacks and buffers behind, which the runtime
+// keeps for minutes. So after so many at a time, memory is given back when none
+// has been under way for so long.
+const (
+	burst      = 64
+	quietAfter = 5 * time.Second
+)
 
 // enter and leave count a call in and out.
 func (c *calls) enter() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++
+	c.most = max(c.most, c.count)
 }
 
 func (c *calls) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count--
-	if c.count == 0 && c.empty != nil {
+	if c.count > 0 {
+		return
+	}
+	if c.empty != nil {
 		close(c.empty)
 		c.empty = nil
 	}
+	switch {
+	case c.most < burst || c.ended:
+	case c.quiet == nil:
+		c.quiet = time.AfterFunc(quietAfter, c.isQuiet)
+	default:
+		c.quiet.Reset(quietAfter)
+	}
+}
+
+func (c *calls) isQuiet() {
+	c.mu.Lock()
+	if c.count > 0 || c.ended || c.most < burst {
+		c.mu.Unlock()
+		return // the last of those begins it again
+	}
+	c.most = 0
+	giveBack := c.giveBack
+	c.mu.Unlock()
+	if giveBack == nil {
+		giveBack = debug.FreeOSMemory
+	}
+	giveBack()
 }
 
 // number is how many are under way.
@@ -262,6 +301,9 @@ func (c *calls) abortAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = true
+	if c.quiet != nil {
+		c.quiet.Stop()
+	}
 	for p := range c.tunnels {
 		p.abort()
 	}
