@@ -530,11 +530,11 @@ func TestBOX3_NoController(t *testing.T) {
 		cmd.Path, cmd.Args = "/usr/bin/unshare", append([]string{"unshare", "-m", "sh", "-c", script, "sh", cmd.Path}, cmd.Args[1:]...)
 		return cmd
 	}
-	finish(t, without("memory")).exits(1).says("no cgroup controller memory", "leave that limit out")
+	finish(t, without("memory")).exits(1).says("no cgroup controller memory", `memory = ""`)
 	if out, _ := exec.Command("getent", "passwd", "lnk-agent-1").Output(); len(out) > 0 {
 		t.Error("a user was made")
 	}
-	b.configure(1, "")
+	b.configure(1, "[limits]\nmemory = \"\"\nprocesses = 0\ncpus = 0\n")
 	b.run = start(t, without("memory pids cpu"))
 	eventually(t, "the supervisor answers", func() bool { return b.box("status").code == 0 })
 	one := b.settled()[0]

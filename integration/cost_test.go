@@ -141,7 +141,7 @@ func TestCost_SystemCallsOfAConnection(t *testing.T) {
 				t.Fatalf("%v: %q", err, answer)
 			}
 		}},
-		{"a refusal", 11.5, func(t *testing.T, path string) {
+		{"a refusal", 10, func(t *testing.T, path string) {
 			conn := connect(t, path)
 			defer conn.Close()
 			fmt.Fprintf(conn, "CONNECT 127.0.0.1:7 HTTP/1.1\r\nHost: 127.0.0.1:7\r\n\r\n")

@@ -62,12 +62,12 @@ func run(folder string) error {
 		return err
 	}
 	var panels []*plot.Plot
-	for _, want := range []struct{ title, row string }{
-		{"Throughput of one download through CONNECT (GB/s): more is better", "one download through CONNECT"},
-		{"Start-up with a proxy for one host (ms): less is better", "`run --internet-host x -- true`"},
-		{"Memory of a whole sandbox with its proxy, idle (MiB): less is better", "a whole sandbox"},
+	for _, want := range []struct{ title, row, more string }{
+		{"One download through CONNECT, GB/s", "one download through CONNECT", "more is better; *: a proxy alone, with no sandbox"},
+		{"From start to end, with a proxy for one host, ms", "`run --internet-host x -- true`", "less is better"},
+		{"A whole sandbox with its proxy, idle, MiB", "a whole sandbox", "less is better"},
 	} {
-		p, err := r.bars(want.title, want.row)
+		p, err := r.bars(want.title, want.row, want.more)
 		if err != nil {
 			return err
 		}
@@ -90,11 +90,11 @@ func run(folder string) error {
 var (
 	ours   = color.RGBA{R: 0x1f, G: 0x6f, B: 0xb2, A: 0xff}
 	theirs = color.RGBA{R: 0xa8, G: 0xb4, B: 0xc0, A: 0xff}
-	more   = []color.Color{ours, color.RGBA{R: 0xd9, G: 0x6b, B: 0x2b, A: 0xff}, color.RGBA{R: 0x3f, G: 0x8f, B: 0x4f, A: 0xff}, color.RGBA{R: 0x7a, G: 0x55, B: 0xa3, A: 0xff}}
+	lines  = []color.Color{ours, color.RGBA{R: 0xd9, G: 0x6b, B: 0x2b, A: 0xff}, color.RGBA{R: 0x3f, G: 0x8f, B: 0x4f, A: 0xff}, color.RGBA{R: 0x7a, G: 0x55, B: 0xa3, A: 0xff}}
 )
 
 // bars draws a row, and what stands beside it.
-func (r results) bars(title, row string) (*plot.Plot, error) {
+func (r results) bars(title, row, more string) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = title
 	for _, candidate := range r.Rows {
@@ -103,7 +103,11 @@ func (r results) bars(title, row string) (*plot.Plot, error) {
 		}
 		names, values := []string{"lnk"}, plotter.Values{candidate.Sample.Median}
 		for _, b := range candidate.Beside {
-			names, values = append(names, b.Name), append(values, b.Sample.Median)
+			name, noSandbox := strings.CutSuffix(b.Name, ", no sandbox")
+			if noSandbox {
+				name += " *"
+			}
+			names, values = append(names, name), append(values, b.Sample.Median)
 		}
 		// The first is drawn on top.
 		n := len(values)
@@ -112,14 +116,14 @@ func (r results) bars(title, row string) (*plot.Plot, error) {
 		labels := plotter.XYLabels{}
 		for i, v := range values {
 			at := n - 1 - i
-			shown[at] = names[i]
+			shown[at] = names[i] + "    " // where another font is wider
 			if i == 0 {
 				first[at] = v
 			} else {
 				rest[at] = v
 			}
 			labels.XYs = append(labels.XYs, plotter.XY{X: v, Y: float64(at)})
-			labels.Labels = append(labels.Labels, " "+strings.TrimSuffix(strings.TrimSuffix(fmt.Sprintf("%.2f", v), "0"), ".0"))
+			labels.Labels = append(labels.Labels, fmt.Sprintf(" %.3g", v))
 		}
 		for _, b := range []struct {
 			values plotter.Values
@@ -141,34 +145,39 @@ func (r results) bars(title, row string) (*plot.Plot, error) {
 		}
 		p.Add(drawn)
 		p.NominalY(shown...)
-		p.X.Min, p.X.Max = 0, p.X.Max*1.12
+		p.X.Min, p.X.Max = 0, p.X.Max*1.15
+		p.X.Label.Text = more
 		return p, nil
 	}
 	return nil, fmt.Errorf("there is no row %q", row)
 }
 
-// lines draws a table of growth, its count by powers of ten.
+// lines draws a table of growth, by powers of ten both ways: what doesn't grow
+// is level, and what grows as the count does rises as it goes to the right.
 func (r results) lines(i int) (*plot.Plot, error) {
 	g := r.Growth[i]
 	p := plot.New()
-	p.Title.Text = g.What
+	p.Title.Text = strings.ReplaceAll(g.What, "`", "")
 	p.X.Label.Text = g.Of
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	p.Legend.Top, p.Legend.Left = true, true
 	for c, column := range g.Columns {
 		line := make(plotter.XYs, 0, len(g.Points))
 		for _, point := range g.Points {
-			line = append(line, plotter.XY{X: float64(point.N), Y: point.Values[c]})
+			if point.Values[c] > 0 { // a logarithm's
+				line = append(line, plotter.XY{X: float64(point.N), Y: point.Values[c]})
+			}
 		}
 		drawn, dots, err := plotter.NewLinePoints(line)
 		if err != nil {
 			return nil, err
 		}
-		drawn.Color, dots.Color, dots.Shape = more[c%len(more)], more[c%len(more)], draw.CircleGlyph{}
+		drawn.Color, dots.Color, dots.Shape = lines[c%len(lines)], lines[c%len(lines)], draw.CircleGlyph{}
 		p.Add(drawn, dots)
 		p.Legend.Add(strings.ReplaceAll(column, "`", ""), drawn, dots)
 	}
-	p.Y.Min, p.Y.Max = 0, p.Y.Max*1.4
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	p.Y.Max *= 30 // below the legend
 	return p, nil
 }
 

@@ -258,7 +258,7 @@ func BenchmarkAnswer(b *testing.B) {
 func TestCost_AllocationsOfAnAnswer(t *testing.T) {
 	s := testServer(t)
 	q := question(t, "ok.test.", dns.TypeA)
-	const limit = 30
+	const limit = 15
 	got := testing.AllocsPerRun(1000, func() {
 		reply, _, size := s.answer(q, true)
 		pack(reply, size)

@@ -26,7 +26,7 @@ func (origin) RoundTrip(r *http.Request) (*http.Response, error) {
 // What a call allocates is counted. A limit that is passed asks whether what was
 // added is worth it.
 func TestCost_Allocations(t *testing.T) {
-	service, err := NewService(bind.Binding{Rules: bind.Rules{InternetHost: []string{"a.test"}}, Wire: filepath.Join(t.TempDir(), "wire")}, "", ahead{}, slog.New(slog.DiscardHandler), func(channel.Refused) {})
+	service, err := NewService(bind.Binding{Rules: bind.Rules{InternetHost: []string{"a.test"}, Wire: filepath.Join(t.TempDir(), "wire")}}, "", ahead{}, slog.New(slog.DiscardHandler), func(channel.Refused) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,9 +37,9 @@ func TestCost_Allocations(t *testing.T) {
 		status               int
 		limit                float64
 	}{
-		{"a request", http.MethodGet, "http://a.test/", 200, 90},
-		{"a request that is refused", http.MethodGet, "http://b.test/", 403, 40},
-		{"a tunnel that is refused", http.MethodConnect, "b.test:443", 403, 40},
+		{"a request", http.MethodGet, "http://a.test/", 200, 61},
+		{"a request that is refused", http.MethodGet, "http://b.test/", 403, 20},
+		{"a tunnel that is refused", http.MethodConnect, "b.test:443", 403, 30},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			made := httptest.NewRequest(test.method, test.target, nil)
@@ -74,7 +74,7 @@ func TestCost_AllocationsOfATunnel(t *testing.T) {
 	if bad != nil {
 		t.Fatal(bad)
 	}
-	const limit = 30
+	const limit = 14
 	least := 1e9
 	for range 3 {
 		var pairs [51][4]halfCloser

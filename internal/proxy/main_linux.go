@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -38,6 +39,11 @@ func Main(args []string, stderr io.Writer) int {
 	if len(args) > 1 && args[0] == routes.ExecFlag {
 		fmt.Fprintln(stderr, "link-sandbox-proxy:", routes.Exec(args[1:]))
 		return exitRefused
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		// What takes time is in the kernel, where it counts for nothing: a second
+		// processor only has goroutines wake each other across the two.
+		runtime.GOMAXPROCS(1)
 	}
 	beside, err := startBeside(args)
 	if err != nil {

@@ -83,7 +83,8 @@ func NewCgroups(limits Limits) (*Cgroups, error) {
 				return nil, err
 			}
 		case needed:
-			return nil, fmt.Errorf("the machine has no cgroup controller %s, which a limit needs: leave that limit out of the configuration, or boot with it (cgroup_enable=%s)", name, name)
+			off := map[string]string{"memory": `memory = ""`, "pids": "processes = 0", "cpu": "cpus = 0"}[name]
+			return nil, fmt.Errorf("the machine has no cgroup controller %s, which a limit needs: do without that limit (%s below [limits]), or boot with it (cgroup_enable=%s)", name, off, name)
 		}
 	}
 	return c, nil
