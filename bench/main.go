@@ -134,9 +134,17 @@ type bench struct {
 	report   report
 }
 
-// add keeps a figure of the part that is being measured.
+// add keeps a figure of the part that is being measured, and prints it.
 func (b *bench) add(what string, f figure, reach string, others ...beside) {
-	b.report.Rows = append(b.report.Rows, row{b.part, what, f, others, reach})
+	r := row{b.part, what, f, others, reach}
+	b.report.Rows = append(b.report.Rows, r)
+	fmt.Printf("%s: %s\n", what, f)
+	for _, line := range r.besides() {
+		fmt.Println("    beside", line)
+	}
+	if reach != "" {
+		fmt.Println("    to reach:", reach)
+	}
 }
 
 // paired measures ours and what it is held against in turn, and keeps the

@@ -38,6 +38,14 @@ type row struct {
 	Reach  string   `json:"reach,omitempty"`
 }
 
+// besides are what stands beside it, in words.
+func (r row) besides() (lines []string) {
+	for _, b := range r.Beside {
+		lines = append(lines, fmt.Sprintf("%s %s: %s", b.Name, b.Sample.in(r.Unit), ratio(b.Ratio, r.Unit)))
+	}
+	return lines
+}
+
 // figure is what was measured: a sample, or words where it has several parts.
 type figure struct {
 	Sample *sample `json:"sample,omitempty"`
@@ -154,11 +162,7 @@ func (r *report) markdown() string {
 	}
 	say("\n| what | measured | beside: its figure, and ours to it | must reach |\n|---|---|---|---|\n")
 	for _, row := range r.Rows {
-		var others []string
-		for _, b := range row.Beside {
-			others = append(others, fmt.Sprintf("%s %s: %s", b.Name, b.Sample.in(row.Unit), ratio(b.Ratio, row.Unit)))
-		}
-		say("| %s | %s | %s | %s |\n", row.What, row.figure, strings.Join(others, "<br>"), row.Reach)
+		say("| %s | %s | %s | %s |\n", row.What, row.figure, strings.Join(row.besides(), "<br>"), row.Reach)
 	}
 	say("\n![Throughput, start-up and memory beside the peers](peers.svg)\n")
 	if len(r.Growth) > 0 {

@@ -25,6 +25,12 @@ import (
 // folder and control socket.
 func blank(t *testing.T, more ...string) (dir, control string, run *running) {
 	t.Helper()
+	return blankIn(t, nil, more...)
+}
+
+// blankIn starts it with more in its environment.
+func blankIn(t *testing.T, environment []string, more ...string) (dir, control string, run *running) {
+	t.Helper()
 	base, err := os.MkdirTemp("/srv", "blank-")
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +45,9 @@ func blank(t *testing.T, more ...string) (dir, control string, run *running) {
 	if len(more) == 0 {
 		more = []string{"--hold"}
 	}
-	run = start(t, testnet.Command(testnet.Lnk, append([]string{"sandbox", "proxy", "--blank", "--control", control, "--dir", dir}, more...)...))
+	cmd := testnet.Command(testnet.Lnk, append([]string{"sandbox", "proxy", "--blank", "--control", control, "--dir", dir}, more...)...)
+	cmd.Env = append(cmd.Env, environment...)
+	run = start(t, cmd)
 	eventually(t, "the control socket is there", func() bool {
 		conn, err := net.Dial("unix", control)
 		if err == nil {
@@ -180,6 +188,27 @@ func TestBLANK1_ProgramBeside(t *testing.T) {
 }
 
 // BLANK2, KU1: the control socket is its user's, and the binder's, from its first moment.
+// Where no socket can be made for a route's program, only a bind with one is
+// refused, and what was asked before a bind is in nobody's log.
+func TestBLANK3_NowhereForSockets(t *testing.T) {
+	dir, control, _ := blankIn(t, []string{"TMPDIR=/proc"})
+	log := filepath.Join(filepath.Dir(dir), "wire")
+	const program = `{"routes":[{"prefix":"/a","serve":{"program":["/usr/bin/true"]}}],"caller":{"name":"a","key":"k"}}` + "\n"
+	answers := asked(t, testnet.UID, control, program, fmt.Sprintf(`{"wire":%q}`+"\n", log), `{"do":"status"}`+"\n")
+	if len(answers) != 3 || !strings.Contains(answers[0], "making its socket") || answers[1] != "{}" || !strings.Contains(answers[2], `"running"`) {
+		t.Fatalf("%q", answers)
+	}
+	time.Sleep(1200 * time.Millisecond) // by then it has done what it does when idle
+	if data, err := os.ReadFile(log); err != nil || len(data) > 0 {
+		t.Errorf("the log: %q, %v", data, err)
+	}
+	_, control, _ = blank(t)
+	time.Sleep(1200 * time.Millisecond)
+	if answers := asked(t, testnet.UID, control, "{}\n"); answers[0] != "{}" {
+		t.Errorf("bound after it was idle: %q", answers)
+	}
+}
+
 func TestBLANK2KU1_ControlSocket(t *testing.T) {
 	const other = 20077
 	for _, binder := range []int{-1, testnet.Stranger, 0} {

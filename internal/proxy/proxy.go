@@ -290,7 +290,8 @@ func (p *Proxy) Run(ctx context.Context, at Places) error {
 		// What it may write is known when it is bound; it holds nothing of
 		// anyone's before.
 		if p.ahead.listeners, err = routes.NewListeners(listenersAhead); err != nil {
-			return err
+			// Only a bind with programs needs one, and says what it lacks.
+			p.log.Debug("sockets ahead of a bind", "err", err)
 		}
 		ends = append(ends, p.ahead.listeners)
 		p.ahead.interfaces = &egress.Interfaces{}
