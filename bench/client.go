@@ -180,21 +180,31 @@ func download(how, target string, bytes int64) (float64, error) {
 // connections connects, sends a byte, gets it back and closes, n times.
 func connections(how, target string, n int) (float64, error) {
 	start := time.Now()
-	one := []byte{1}
 	for range n {
-		conn, err := open(how, target)
+		conn, err := opened(how, target)
 		if err != nil {
-			return 0, err
-		}
-		if _, err := conn.Write(one); err != nil {
-			return 0, err
-		}
-		if _, err := io.ReadFull(conn, one); err != nil {
 			return 0, err
 		}
 		conn.Close()
 	}
 	return float64(time.Since(start).Microseconds()) / float64(n), nil
+}
+
+// opened connects, and sends a byte there and back.
+func opened(how, target string) (net.Conn, error) {
+	conn, err := open(how, target)
+	if err != nil {
+		return nil, err
+	}
+	one := []byte{1}
+	if _, err = conn.Write(one); err == nil {
+		_, err = io.ReadFull(conn, one)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // clientHello is what a TLS client sends first.

@@ -78,17 +78,10 @@ func firstByte(how, target string, n int) (float64, error) {
 		target = net.JoinHostPort(addrs[0], port)
 	}
 	var times []float64
-	one := []byte{1}
 	for range n {
 		start := time.Now()
-		conn, err := open(how, target)
+		conn, err := opened(how, target)
 		if err != nil {
-			return 0, err
-		}
-		if _, err := conn.Write(one); err != nil {
-			return 0, err
-		}
-		if _, err := io.ReadFull(conn, one); err != nil {
 			return 0, err
 		}
 		times = append(times, float64(time.Since(start).Nanoseconds())/1000)

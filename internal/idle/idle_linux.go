@@ -18,6 +18,16 @@ import (
 // what is started at once has been.
 const After = time.Second
 
+// GiveBackSoon has a process that keeps its /proc give its code back when it is
+// idle. What can't be found is kept.
+func GiveBackSoon() *time.Timer {
+	return time.AfterFunc(After, func() {
+		if code, err := OwnCode(); err == nil {
+			code.GiveBack()
+		}
+	})
+}
+
 // Code are a program's mappings of its own code and constants.
 type Code []mapping
 

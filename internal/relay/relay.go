@@ -22,7 +22,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -154,11 +153,7 @@ func (r *relay) run() error {
 		return err
 	}
 	go r.serveRunner()
-	time.AfterFunc(idle.After, func() {
-		if code, err := idle.OwnCode(); err == nil { // else it is as large as it is
-			code.GiveBack()
-		}
-	})
+	idle.GiveBackSoon()
 	return r.reap()
 }
 

@@ -386,12 +386,7 @@ func (r *Run) wait(job *job, sandbox *process, fromProxy, fromRelay chan any, st
 						started()
 					}
 					r.Report.Step("program started")
-					giveBack := time.AfterFunc(idle.After, func() {
-						if code, err := idle.OwnCode(); err == nil { // else it is as large as it is
-							code.GiveBack()
-						}
-					})
-					defer giveBack.Stop()
+					defer idle.GiveBackSoon().Stop()
 				case e.Failed != nil && e.Failed.NoPowers && !r.started:
 					return 0, &noPowers{e.Failed.Why}
 				case e.Failed != nil:
