@@ -262,3 +262,26 @@ func TestCost_MemoryAfterABurst(t *testing.T) {
 	})
 	t.Logf("%d KiB before, %d with them, %d after", before, most, least)
 }
+
+// What a sandbox weighs, it weighs for as long as it is there: its idle
+// processes have given back the code of their start.
+func TestCost_IdleMemory(t *testing.T) {
+	start(t, testnet.Command(testnet.Lnk, byProxy("sandbox", "run", "--internet-host", "a.test", "--", "sh", "-c", "echo up; exec sleep 60")...)).until("up")
+	for name, limit := range map[string]int{"sandbox run": 5 << 10, "link-sandbox-proxy": 5 << 10, "/run/lnk/lnk-relay": 3 << 10} {
+		kib := 0
+		eventually(t, fmt.Sprintf("%s weighs no more than %d KiB", name, limit), func() bool {
+			for _, process := range processes() {
+				pid, command, _ := strings.Cut(process, " ")
+				if !strings.Contains(command, name) {
+					continue
+				}
+				data, _ := os.ReadFile("/proc/" + pid + "/smaps_rollup")
+				for line := range strings.Lines(string(data)) {
+					fmt.Sscanf(line, "Pss: %d kB", &kib)
+				}
+			}
+			return kib > 0 && kib <= limit
+		})
+		t.Logf("%s: %d KiB of %d", name, kib, limit)
+	}
+}
