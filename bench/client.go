@@ -30,7 +30,7 @@ import (
 //	nothing                                        ends
 //	idle                                           says that it is up, and does nothing
 //	web                                            the same, and serves HTTP
-//	forward ADDRESS TARGET                         the same, and forwards connections
+//	forward ADDRESS TARGET|CONNECT                 the same, and forwards connections
 //	answer                                         answers each line of descriptor 3
 //	names PATTERN N                                asks for so many, and stays
 func client(args []string) {

@@ -45,10 +45,17 @@ func (b *bench) floors() error {
 	defer echo.Close()
 	big := b.bigOrigin(addr)
 	defer big.Close()
-	const near, nearBig = "127.0.0.1:8120", "127.0.0.1:8121"
+	const near, nearBig, nearTold = "127.0.0.1:8120", "127.0.0.1:8121", "127.0.0.1:8122"
 	return idle([]string{self, "forward", near, addr.String() + ":80"}, func(int) error {
 		if err := b.paired("floor: a new connection through a Go program that accepts, connects and copies, no sandbox", "µs", "", 9,
 			measured(false, "connections", "direct", near, "1000"), []contender{{"direct", measured(false, "connections", "direct", addr.String()+":80", "1000")}}); err != nil {
+			return err
+		}
+		err := idle([]string{self, "forward", nearTold, "CONNECT"}, func(int) error {
+			told := printed([]string{self, "connections", "connect", addr.String() + ":80", "1000"}, "HTTPS_PROXY=http://"+nearTold)
+			return b.paired("floor: the same where CONNECT says to where", "µs", "", 9, told, []contender{{"direct", measured(false, "connections", "direct", addr.String()+":80", "1000")}})
+		})
+		if err != nil {
 			return err
 		}
 		return idle([]string{self, "forward", nearBig, addr.String() + ":443"}, func(int) error {
@@ -69,8 +76,9 @@ func web() error {
 	return http.Serve(l, nil)
 }
 
-// forward copies both ways, which Go does by splice(2).
-func forward(address, target string) error {
+// forward copies both ways, which Go does by splice(2). For the target CONNECT
+// it goes where each client says.
+func forward(address, to string) error {
 	l, err := net.Listen("tcp4", address)
 	if err != nil {
 		return err
@@ -83,11 +91,20 @@ func forward(address, target string) error {
 		}
 		go func() {
 			defer near.Close()
+			target := to
+			if target == http.MethodConnect {
+				head := make([]byte, 4096)
+				n, _ := near.Read(head)
+				fmt.Sscanf(string(head[:n]), "CONNECT %s ", &target)
+			}
 			far, err := net.Dial("tcp", target)
 			if err != nil {
 				return
 			}
 			defer far.Close()
+			if target != to {
+				io.WriteString(near, "HTTP/1.1 200 OK\r\n\r\n")
+			}
 			go func() {
 				io.Copy(far, near)
 				far.(*net.TCPConn).CloseWrite()

@@ -41,8 +41,9 @@ func run() error {
 		os.RemoveAll(bin)
 		os.Exit(code)
 	}
-	// Tens of thousands of connections leave their ports waiting (tcp(7)).
-	for name, value := range map[string]string{"tcp_tw_reuse": "1", "ip_local_port_range": "1024 65535"} {
+	// Tens of thousands of connections leave their ports waiting (tcp(7)). What
+	// listens is below those.
+	for name, value := range map[string]string{"tcp_tw_reuse": "1", "ip_local_port_range": "16384 65535"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -143,6 +144,7 @@ func startUp(cmd *exec.Cmd) error {
 	if err != nil {
 		return err
 	}
+	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -4,7 +4,7 @@ import "sync"
 
 // copyBuffer is the size of the buffer through which a body is copied where
 // the kernel can't splice it.
-const copyBuffer = 128 << 10
+const copyBuffer = 256 << 10
 
 // bufferPool is httputil.ReverseProxy's BufferPool.
 type bufferPool struct{ pool sync.Pool }

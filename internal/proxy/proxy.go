@@ -33,7 +33,6 @@ import (
 	"link.internal/lnk/internal/egress"
 	"link.internal/lnk/internal/handoff"
 	"link.internal/lnk/internal/idle"
-	"link.internal/lnk/internal/reach"
 	"link.internal/lnk/internal/routes"
 )
 
@@ -127,9 +126,7 @@ func (p *Proxy) serveHTTP(l net.Listener, from string) {
 		ConnState:         p.countConn,
 		// OPTIONS * is a request to the proxy itself as any other.
 		DisableGeneralOptionsHandler: true,
-		BaseContext: func(net.Listener) context.Context {
-			return context.WithValue(context.Background(), fromKey{}, from)
-		},
+		BaseContext:                  func(net.Listener) context.Context { return withFrom(from) },
 	}
 	p.mu.Lock()
 	p.servers[server] = struct{}{}
@@ -139,46 +136,8 @@ func (p *Proxy) serveHTTP(l net.Listener, from string) {
 		delete(p.servers, server)
 		p.mu.Unlock()
 	}()
-	judged := &firstLineListener{l, func(conn net.Conn, line []byte) bool { return p.judgeFirstLine(conn, from, line) }}
-	if err := server.Serve(judged); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(&incomingListener{l, p, from}); !errors.Is(err, http.ErrServerClosed) {
 		p.log.Debug("listener ended", "from", from, "err", err)
-	}
-}
-
-// judgeFirstLine answers a first line that names no target, and reports
-// whether the connection goes on.
-func (p *Proxy) judgeFirstLine(conn net.Conn, from string, line []byte) bool {
-	service := p.service.Load()
-	if service == nil {
-		return true
-	}
-	method, what, err := badTarget(line)
-	if err == nil {
-		return true
-	}
-	if state, _ := service.gate.now(); state != running {
-		return true // said by whoever serves it, if it is served at all
-	}
-	why := refusal{status: http.StatusBadRequest, code: reach.CodeName, why: err.Error()}
-	service.refused(call{start: time.Now(), from: from, method: method, what: what}, why)
-	conn.SetWriteDeadline(time.Now().Add(headerTimeout))
-	io.WriteString(conn, refusalText(what, why, http.StatusText(why.status)))
-	return false
-}
-
-// countConn closes a connection that is one too many.
-func (p *Proxy) countConn(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		if p.waiting.Add(1) > maxWaiting {
-			conn.Close()
-		}
-	case http.StateIdle:
-		if c, ok := conn.(*firstLineConn); ok {
-			c.judged = false // the next request's line
-		}
-	case http.StateHijacked, http.StateClosed:
-		p.waiting.Add(-1)
 	}
 }
 

@@ -342,6 +342,10 @@ func (c call) record(verdict wire.Verdict) wire.Record {
 // fromKey is the context key of the listener that a connection came by.
 type fromKey struct{}
 
+func withFrom(from string) context.Context {
+	return context.WithValue(context.Background(), fromKey{}, from)
+}
+
 func from(r *http.Request) string {
 	name, _ := r.Context().Value(fromKey{}).(string)
 	return name

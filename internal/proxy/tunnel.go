@@ -14,62 +14,10 @@ import (
 	"link.internal/lnk/internal/wire"
 )
 
-// established is the answer to a CONNECT that holds. It has no headers, so
-// that a client finds the tunnel's first byte right after it (RFC 9110,
-// section 9.3.6).
-const established = "HTTP/1.1 200 Connection established\r\n\r\n"
-
-// connect answers CONNECT.
-func (s *Service) connect(w http.ResponseWriter, r *http.Request, c call) {
-	ctx, cancel := s.outliving(r.Context(), lingerGrace)
-	far, err := s.dialer.Dial(ctx, c.target)
-	cancel()
-	if closed := s.notRunning(); closed != nil {
-		// Paused or stopped while it was being dialled.
-		if err == nil {
-			far.Close()
-		}
-		s.refuse(w, c, *closed)
-		return
-	}
-	if err != nil {
-		s.refuse(w, c, refusalOf(err))
-		return
-	}
-	near, early, err := hijack(w)
-	if err != nil {
-		far.Close()
-		return
-	}
-	s.tunnel(near, far, established, early, c)
-}
-
 // halfCloser is a stream whose two directions end apart.
 type halfCloser interface {
 	net.Conn
 	CloseWrite() error
-}
-
-// hijack takes the connection from the HTTP server, and what the client sent
-// along with its request.
-func hijack(w http.ResponseWriter) (near halfCloser, early []byte, err error) {
-	conn, buffered, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	if n := buffered.Reader.Buffered(); n > 0 {
-		early, _ = buffered.Reader.Peek(n)
-	}
-	// A *net.TCPConn or *net.UnixConn, without what looked at its first line.
-	if wrapped, ok := conn.(*firstLineConn); ok {
-		conn = wrapped.halfCloser
-	}
-	near, ok := conn.(halfCloser)
-	if !ok {
-		conn.Close()
-		return nil, nil, http.ErrNotSupported
-	}
-	return near, early, nil
 }
 
 // tunnel greets the client, judges a TLS client's server name, and copies both
