@@ -82,6 +82,19 @@ func TestRUN6_RandomKills(t *testing.T) {
 	lnk(t, "sandbox", "run", "--internet-host", "ok.test", "--", "true").exits(0).leavesNothing()
 }
 
+// A signal that asks lnk to end, at any moment, leaves neither process nor folder.
+func TestRUN6_RandomSignals(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--internet-host", "ok.test"}} {
+		for i := range 40 {
+			run := start(t, testnet.Command(testnet.Lnk, append(append([]string{"sandbox", "run"}, flags...), "--", "sleep", "999")...))
+			time.Sleep(time.Duration(rand.IntN(15000)) * time.Microsecond)
+			run.signal([]syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}[i%3])
+			run.wait()
+			eventually(t, "nothing is left", func() bool { return len(processes()) == 0 && len(runFolders()) == 0 })
+		}
+	}
+}
+
 // When bwrap or the relay is killed, lnk says so and leaves nothing.
 func TestRUN6_KilledParts(t *testing.T) {
 	for _, part := range []string{"lnk-relay", "/usr/bin/bwrap"} {

@@ -36,20 +36,27 @@ func newJob() *job {
 			j.ignored = append(j.ignored, int(s))
 		}
 	}
+	// In the background, lnk writes and gives the terminal back unstopped.
+	signal.Ignore(unix.SIGTTOU)
+	if tty, err := os.OpenFile("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err == nil {
+		j.tty = tty
+	}
+	return j
+}
+
+// takeSignals has signals forwarded, which by then would have ended lnk. Each
+// of them is a turn between two threads of the Go runtime's, so it is done
+// while others work, but before there is anything that would be left behind.
+// It lasts until lnk ends: to give them back would be as many turns again.
+func (j *job) takeSignals() {
 	// A reader of standard error that is gone must not end the run: a write
 	// fails instead. Notified and not ignored, which children would inherit.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
-	// In the background, lnk writes and gives the terminal back unstopped.
-	signal.Ignore(unix.SIGTTOU)
 	for _, s := range forwarded {
 		if !j.ignores(s.(unix.Signal)) {
 			signal.Notify(j.signals, s)
 		}
 	}
-	if tty, err := os.OpenFile("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err == nil {
-		j.tty = tty
-	}
-	return j
 }
 
 func (j *job) ignores(s unix.Signal) bool {
@@ -62,7 +69,6 @@ func (j *job) ignores(s unix.Signal) bool {
 }
 
 func (j *job) close() {
-	signal.Stop(j.signals)
 	if j.tty != nil {
 		j.tty.Close()
 	}

@@ -141,6 +141,7 @@ func (r *Run) Run() (code int, err error) {
 	var dir *folder
 	var proxy *process
 	if about.Network {
+		job.takeSignals()
 		if dir, err = newFolder(about); err != nil {
 			return 0, refused("%w", err)
 		}
@@ -159,14 +160,15 @@ func (r *Run) Run() (code int, err error) {
 		return 0, refused("starting the sandbox: %w", err)
 	}
 	defer func() { sandbox.end() }()
-	r.Report.Step("bwrap started")
 	if dir == nil {
-		// Made while bwrap builds, which needs nothing of it.
+		// While bwrap builds, which needs nothing of it, and ends with lnk.
+		job.takeSignals()
 		if dir, err = newFolder(about); err != nil {
 			return 0, refused("%w", err)
 		}
 		defer dir.Close()
 	}
+	r.Report.Step("bwrap started")
 	fromProxy := make(chan any, 16)
 	if proxy != nil {
 		if err := r.proxyReady(proxy); err != nil {
