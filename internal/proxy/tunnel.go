@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -160,7 +161,7 @@ type calls struct {
 
 	most     int         // at a time, since memory was last given back
 	quiet    *time.Timer // runs while none is under way; nil before the first burst
-	giveBack func()      // nil: debug.FreeOSMemory
+	giveBack func()      // nil: freeMemory
 }
 
 // Thousands of calls leave as many stacks and buffers behind, which the runtime
@@ -209,9 +210,16 @@ func (c *calls) isQuiet() {
 	giveBack := c.giveBack
 	c.mu.Unlock()
 	if giveBack == nil {
-		giveBack = debug.FreeOSMemory
+		giveBack = freeMemory
 	}
 	giveBack()
+}
+
+// freeMemory gives back what isn't used. A sync.Pool lets go of what it has
+// with the second collection.
+func freeMemory() {
+	runtime.GC()
+	debug.FreeOSMemory()
 }
 
 // number is how many are under way.

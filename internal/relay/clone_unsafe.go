@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -86,8 +85,7 @@ type failure struct {
 
 // The steps of the child, in their order.
 const (
-	stepRelease int32 = iota
-	stepGroup
+	stepGroup int32 = iota
 	stepTerminal
 	stepSignals
 	stepStdio
@@ -99,12 +97,14 @@ const (
 	stepLandlock
 	stepSeccomp
 	stepListener
+	stepRelease
 	stepExec
 )
 
 var stepNames = [...]string{
-	"waiting for its user namespace", "its process group", "taking the terminal", "its signals", "its standard streams",
-	"closing descriptors", "its limit on descriptors", "its working folder", "no_new_privs", "dropping capabilities", "Landlock", "seccomp", "handing over its notices", "execve",
+	"its process group", "taking the terminal", "its signals", "its standard streams",
+	"closing descriptors", "its limit on descriptors", "its working folder", "no_new_privs", "dropping capabilities", "Landlock", "seccomp", "handing over its notices",
+	"waiting for its user namespace", "execve",
 }
 
 // startError is a step of the child that failed.
@@ -169,6 +169,10 @@ func (i *image) start(start *channel.Start, guard *guard) (int, error) {
 	if !start.Plain {
 		if err := mapIDs(pid, start.UID, start.GID); err != nil {
 			unix.Kill(pid, unix.SIGKILL)
+			// It may have failed before, and nobody writes the maps of the dead.
+			if reported := readReport(report[0]); reported != nil {
+				return 0, reported
+			}
 			return 0, withoutPowers(err)
 		}
 	}
@@ -190,23 +194,31 @@ func (i *image) start(start *channel.Start, guard *guard) (int, error) {
 			return 0, err
 		} // else the child has reported why
 	}
-	var failed failure
-	raw := unsafe.Slice((*byte)(unsafe.Pointer(&failed)), unsafe.Sizeof(failed))
-	n, err := unix.Read(report[0], raw)
-	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Read(report[0], raw)
-	}
-	if err != nil {
+	if err := readReport(report[0]); err != nil {
 		return 0, err
 	}
-	if n != 0 {
-		if n != len(raw) || int(failed.step) >= len(stepNames) {
-			return 0, errors.New("bug: a report of another length")
-		}
-		e := startError(failed)
-		return 0, &e
-	}
 	return pid, nil
+}
+
+// readReport waits until the child has executed the program or is gone, and
+// returns the step that it failed at, if any.
+func readReport(from int) error {
+	var failed failure
+	raw := unsafe.Slice((*byte)(unsafe.Pointer(&failed)), unsafe.Sizeof(failed))
+	n, err := unix.Read(from, raw)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(from, raw)
+	}
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
+		return nil
+	case n != len(raw) || int(failed.step) >= len(stepNames):
+		return errors.New("bug: a report of another length")
+	}
+	reported := startError(failed)
+	return &reported
 }
 
 // prepareMessage makes the message by which the child hands a descriptor over,
@@ -257,7 +269,7 @@ func mapIDs(pid, uid, gid int) error {
 		{"gid_map", fmt.Sprintf("%d 0 1\n", gid)},
 		{"uid_map", fmt.Sprintf("%d 0 1\n", uid)},
 	} {
-		if err := os.WriteFile(fmt.Sprintf("/proc/%d/%s", pid, m.file), []byte(m.text), 0); err != nil {
+		if err := writeFile(fmt.Sprintf("/proc/%d/%s", pid, m.file), m.text); err != nil {
 			return fmt.Errorf("mapping ids: %w", err)
 		}
 	}
@@ -285,11 +297,6 @@ func (i *image) clone() (pid int, errno syscall.Errno) {
 
 	var step int32
 	var one [1]byte
-	_, _, e1 = syscall.RawSyscall(unix.SYS_READ, uintptr(i.released), uintptr(unsafe.Pointer(&one)), 1)
-	if e1 != 0 || one[0] != 1 {
-		goto fail
-	}
-
 	// A process group of its own: a signal to the group must not reach the
 	// processes outside that share the caller's.
 	step = stepGroup
@@ -391,6 +398,13 @@ func (i *image) clone() (pid int, errno syscall.Errno) {
 		if _, _, e1 = syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(i.listened), uintptr(unsafe.Pointer(&i.message)), unix.MSG_NOSIGNAL); e1 != 0 {
 			goto fail
 		}
+	}
+	// All of the above the relay's work on the maps doesn't wait for. They are
+	// what the program must not be without.
+	step = stepRelease
+	_, _, e1 = syscall.RawSyscall(unix.SYS_READ, uintptr(i.released), uintptr(unsafe.Pointer(&one)), 1)
+	if e1 != 0 || one[0] != 1 {
+		goto fail
 	}
 	step = stepExec
 	_, _, e1 = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(i.path)), uintptr(unsafe.Pointer(&i.argv[0])), uintptr(unsafe.Pointer(&i.envv[0])))

@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -98,8 +99,24 @@ func limitUserNamespaces(more bool) error {
 	if more {
 		limit = manyNamespaces
 	}
-	if err := os.WriteFile("/proc/sys/user/max_user_namespaces", []byte(limit), 0); err != nil {
+	if err := writeFile("/proc/sys/user/max_user_namespaces", limit); err != nil {
 		return fmt.Errorf("limiting user namespaces: %w", err)
+	}
+	return nil
+}
+
+// writeFile writes to a file of the kernel's in one call. An os.File would have
+// the runtime make an epoll instance, of which a start has no other use.
+func writeFile(path, text string) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	if n, err := unix.Write(fd, []byte(text)); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	} else if n != len(text) {
+		return fmt.Errorf("%s: %w", path, io.ErrShortWrite)
 	}
 	return nil
 }
