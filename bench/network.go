@@ -90,7 +90,7 @@ func (b *bench) download() error {
 			return err
 		}
 		direct := []contender{{"direct", measured(false, "download", "direct", addr.String()+":443", size)}}
-		err = b.paired(test.what, "GB/s", test.reach, 5, measured(true, "download", test.how, test.target, size), direct, peers...)
+		err = b.paired(test.what, "GB/s", test.reach, 9, measured(true, "download", test.how, test.target, size), direct, peers...)
 		end()
 		if err != nil {
 			return err

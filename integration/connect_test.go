@@ -91,6 +91,8 @@ func TestHT1HT2_HeadsInPieces(t *testing.T) {
 		{"another coding", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", "501"},
 		{"two lengths", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n", "400"},
 		{"two Hosts", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "400"},
+		{"a blank in a Host", "CONNECT ok.test:80 HTTP/1.1\r\nHost: a b\r\n\r\n", "400"},
+		{"a folded line", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\nhello", ok + "hello"},
 		{"no Host can be so", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\x01y\r\n\r\n", "400"},
 		{"no value can be so", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nX: \x01\r\n\r\n", "400"},
 		{"no header can be called so", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nX (: y\r\n\r\n", "400"},

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -252,6 +253,7 @@ func startTrue(programs sisters) (plain string, err error) {
 		Stdin: null, Stdout: null, Stderr: null, Report: silent{}, Try: true, NoTerminal: true,
 	}
 	code, err := try.Run()
+	signal.Reset()
 	if err != nil {
 		return "", err
 	}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
 
@@ -186,6 +187,7 @@ func run(o *options, args []string) error {
 	}
 	code, err := r.Run()
 	if o.learn && err == nil {
+		signal.Reset()
 		report.printLearnt(os.Stdout, listed.list)
 	}
 	if err != nil {

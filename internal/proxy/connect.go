@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/sys/unix"
+
+	"link.internal/lnk/internal/reach"
 )
 
 // established is the answer to a CONNECT that holds. It has no headers, so
@@ -92,14 +94,26 @@ const callStack = 5 << 10
 var heads = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
 
 // readPlain parses a head, and returns nil where there is anything to it that
-// the HTTP server would answer or do by itself.
+// others would answer, or do by themselves.
 func readPlain(head []byte) *http.Request {
+	for line := range bytes.Lines(head) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		if line[0] == ' ' || line[0] == '\t' || bytes.EqualFold(name, []byte("Host")) && !httpguts.ValidHostHeader(string(bytes.TrimSpace(value))) {
+			return nil
+		}
+	}
 	reader := heads.Get().(*bufio.Reader)
-	defer heads.Put(reader)
+	defer func() {
+		reader.Reset(nil)
+		heads.Put(reader)
+	}()
 	reader.Reset(bytes.NewReader(head))
 	r, err := http.ReadRequest(reader)
 	// What is behind an end that it saw earlier is no head.
-	if err != nil || reader.Buffered() > 0 || r.ProtoMajor != 1 || !httpguts.ValidHostHeader(r.Host) {
+	if err != nil || reader.Buffered() > 0 || r.ProtoMajor != 1 || r.ContentLength != 0 || len(r.TransferEncoding) > 0 {
+		return nil
+	}
+	if _, err := reach.ParseTarget(r.RequestURI); err != nil {
 		return nil
 	}
 	for name, values := range r.Header {

@@ -3,17 +3,20 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"link.internal/lnk/internal/bind"
 	"link.internal/lnk/internal/channel"
+	"link.internal/lnk/internal/reach"
 )
 
 // serving makes a proxy that serves on a listener of its own.
@@ -32,9 +35,7 @@ func serving(t *testing.T, rules bind.Rules) (service *Service, address string) 
 	}
 	t.Cleanup(func() {
 		l.Close()
-		if n := p.waiting.Load(); n != 0 {
-			t.Errorf("%d connections are counted when none is there", n)
-		}
+		until(t, "none is counted when none is there", func() bool { return p.waiting.Load() == 0 })
 	})
 	go p.serveHTTP(l, "test")
 	return service, l.Addr().String()
@@ -159,4 +160,123 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 		d.read.Store(t.UnixNano())
 	}
 	return d.TCPConn.SetReadDeadline(t)
+}
+
+// An origin that upgrades: what was asked for is said back, and then each byte.
+type upgrading struct{ bodies chan string }
+
+func (o upgrading) serve(t *testing.T) (upstream string) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				body = []byte(err.Error())
+			}
+			if r.Method == http.MethodPost {
+				o.bodies <- string(body)
+			}
+			return
+		}
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+		io.Copy(conn, conn)
+	}))
+	return "http://" + l.Addr().String()
+}
+
+// Connections that were upgraded don't count among those that are no tunnels:
+// serving looks at its end whether all are counted out.
+func TestConnect_UpgradedAreCounted(t *testing.T) {
+	_, address := serving(t, bind.Rules{InternetHost: []string{"a.test"}, Upstream: upgrading{}.serve(t)})
+	for range 5 {
+		conn, err := net.Dial("tcp4", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(conn, "GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+		reader := bufio.NewReader(conn)
+		response, err := http.ReadResponse(reader, nil)
+		if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatal(response, err)
+		}
+		io.WriteString(conn, "x")
+		if b, err := reader.ReadByte(); err != nil || b != 'x' {
+			t.Errorf("%q, %v", b, err)
+		}
+		conn.Close()
+	}
+}
+
+// A body is its request's, whatever it looks like: also where its head came
+// along with the request before, or in one piece with it.
+func TestConnect_BodiesLikeRequests(t *testing.T) {
+	for _, body := range []string{
+		"CONNECT a.test:80 HTTP/1.1\r\nHost: x\r\n\r\n", "CONNECT no.test:80 HTTP/1.1\r\nHost: x\r\n\r\nCONNECT a.test:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+		"CONNECT nowhere HTTP/1.1\r\n\r\n", "GET http://[::1/ HTTP/1.1\r\n\r\n",
+	} {
+		origin := upgrading{make(chan string, 1)}
+		_, address := serving(t, bind.Rules{InternetHost: []string{"a.test"}, Upstream: origin.serve(t)})
+		get := "GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n"
+		post := fmt.Sprintf("POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: %d\r\n\r\n", len(body))
+		for _, pieces := range [][]string{{get + post, body}, {get, post, body}, {post, body}, {post + body}, {get + post + body[:3], body[3:]}} {
+			conn, err := net.Dial("tcp4", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, piece := range pieces {
+				io.WriteString(conn, piece)
+				time.Sleep(10 * time.Millisecond)
+			}
+			select {
+			case got := <-origin.bodies:
+				if got != body {
+					t.Errorf("%q: the origin was sent %q", pieces, got)
+				}
+			case <-time.After(5 * time.Second):
+				t.Errorf("%q: the origin was sent nothing", pieces)
+			}
+			conn.Close()
+		}
+	}
+}
+
+// A head that is taken for a whole one is that: what comes behind it is behind
+// it for net/http too.
+func FuzzReadPlain(f *testing.F) {
+	for _, seed := range []string{
+		"CONNECT ok.test:443 HTTP/1.1\r\nHost: ok.test\r\n\r\n", "CONNECT ok.test:443 HTTP/1.1\nA: b\n\nx\r\n\r\n", "CONNECT [2a0a::1]:1 HTTP/1.0\r\nX: a\r\n b\r\n\r\n",
+		"CONNECT ok.test:443 HTTP/1.1\r\nContent-Length: 3\r\n\r\n", "CONNECT ok.test:443 HTTP/1.1\r\n\r\r\n\r\n",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, head string) {
+		if len(head) > 4096 || !strings.HasSuffix(head, "\r\n\r\n") || strings.Index(head, "\r\n\r\n") != len(head)-4 {
+			return
+		}
+		r := readPlain([]byte(head))
+		if r == nil {
+			return
+		}
+		const early = "\x16\x03\x01"
+		reader := bufio.NewReader(strings.NewReader(head + early))
+		again, err := http.ReadRequest(reader)
+		if err != nil || again.RequestURI != r.RequestURI || again.Method != r.Method {
+			t.Fatalf("%q: %v", head, err)
+		}
+		if rest, _ := io.ReadAll(reader); string(rest) != early {
+			t.Fatalf("%q: behind it is %q", head, rest)
+		}
+		if _, err := reach.ParseTarget(r.RequestURI); err != nil {
+			t.Fatalf("%q: %v", head, err)
+		}
+	})
 }

@@ -15,9 +15,10 @@ type incoming struct {
 	halfCloser
 	proxy  *Proxy
 	from   string // what the wire log calls its listener
+	begun  bool   // something was read
 	line   []byte // the first line, as far as it was read in pieces
 	judged bool
-	taken  bool // it is a tunnel's
+	taken  bool // it is no longer the HTTP server's
 	// answered says that the HTTP server has no more to say on it: it may have
 	// been given the beginning of what was answered here.
 	answered bool
@@ -30,13 +31,20 @@ const maxFirstLine = 8 << 10
 // it gives none after an error of the network.
 var errAnswered = &net.OpError{Op: "read", Err: errors.New("it was answered")}
 
-// Read reads, and looks at each request's beginning.
+// Read reads, and looks at each request's beginning. Only what a connection
+// begins with is a CONNECT for sure: behind a request it may be another's body,
+// whose head the HTTP server has already.
 func (c *incoming) Read(p []byte) (int, error) {
+	if c.answered {
+		return 0, errAnswered
+	}
 	n, err := c.halfCloser.Read(p)
 	if c.judged || n == 0 {
 		return n, err
 	}
-	if len(c.line) == 0 && c.serveConnect(p[:n:n]) {
+	first := !c.begun
+	c.begun = true
+	if first && c.serveConnect(p[:n:n]) {
 		c.answered = true
 		return 0, errAnswered
 	}
@@ -75,9 +83,22 @@ func (c *incoming) Write(p []byte) (int, error) {
 // take returns the connection without what looks at it, to whoever makes it a
 // tunnel. It no longer counts among those that are none.
 func (c *incoming) take() halfCloser {
-	c.taken = true
-	c.proxy.waiting.Add(-1)
+	if !c.taken {
+		c.taken = true
+		c.proxy.waiting.Add(-1)
+	}
 	return c.halfCloser
+}
+
+// incomingKey is the context key of a request's connection.
+type incomingKey struct{}
+
+// headRead is told that a request's head was read, so that its body isn't
+// looked at as another's beginning.
+func headRead(r *http.Request) {
+	if c, ok := r.Context().Value(incomingKey{}).(*incoming); ok && r.Body != http.NoBody {
+		c.judged = true // nothing else reads while there is a body
+	}
 }
 
 // countConn is told by the HTTP server how a connection stands. It closes one
@@ -94,10 +115,8 @@ func (p *Proxy) countConn(conn net.Conn, state http.ConnState) {
 		}
 	case http.StateIdle:
 		c.judged = false // the next request's line
-	case http.StateClosed:
-		if !c.taken {
-			p.waiting.Add(-1)
-		}
+	case http.StateHijacked, http.StateClosed:
+		c.take()
 	}
 }
 

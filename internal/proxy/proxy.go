@@ -106,6 +106,7 @@ func (p *Proxy) tellHanded(address string) { p.tell(channel.FromProxy{Handed: ad
 
 // ServeHTTP refuses everything until there is a service.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	headRead(r)
 	service := p.bound()
 	if service == nil {
 		writeRefusal(w, "every call", refusal{status: http.StatusServiceUnavailable, code: "unbound", why: "this proxy isn't bound to an agent yet"})
@@ -127,6 +128,9 @@ func (p *Proxy) serveHTTP(l net.Listener, from string) {
 		// OPTIONS * is a request to the proxy itself as any other.
 		DisableGeneralOptionsHandler: true,
 		BaseContext:                  func(net.Listener) context.Context { return withFrom(from) },
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, incomingKey{}, conn)
+		},
 	}
 	p.mu.Lock()
 	p.servers[server] = struct{}{}

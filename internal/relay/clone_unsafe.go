@@ -85,10 +85,7 @@ type failure struct {
 
 // The steps of the child, in their order.
 const (
-	stepGroup int32 = iota
-	stepTerminal
-	stepSignals
-	stepStdio
+	stepStdio int32 = iota
 	stepDescriptors
 	stepFiles
 	stepDir
@@ -98,13 +95,15 @@ const (
 	stepSeccomp
 	stepListener
 	stepRelease
+	stepGroup
+	stepTerminal
+	stepSignals
 	stepExec
 )
 
 var stepNames = [...]string{
-	"its process group", "taking the terminal", "its signals", "its standard streams",
-	"closing descriptors", "its limit on descriptors", "its working folder", "no_new_privs", "dropping capabilities", "Landlock", "seccomp", "handing over its notices",
-	"waiting for its user namespace", "execve",
+	"its standard streams", "closing descriptors", "its limit on descriptors", "its working folder", "no_new_privs", "dropping capabilities", "Landlock", "seccomp",
+	"handing over its notices", "waiting for its user namespace", "its process group", "taking the terminal", "its signals", "execve",
 }
 
 // startError is a step of the child that failed.
@@ -168,17 +167,21 @@ func (i *image) start(start *channel.Start, guard *guard) (int, error) {
 	}
 	if !start.Plain {
 		if err := mapIDs(pid, start.UID, start.GID); err != nil {
+			// Nobody writes the maps of the dead, which says nothing of powers.
+			dead := hasEnded(pid)
 			unix.Kill(pid, unix.SIGKILL)
-			// It may have failed before, and nobody writes the maps of the dead.
 			if reported := readReport(report[0]); reported != nil {
 				return 0, reported
+			}
+			if dead {
+				return 0, fmt.Errorf("the program's process was ended from outside before it was started: %w", err)
 			}
 			return 0, withoutPowers(err)
 		}
 	}
 	unix.Write(release[1], []byte{1})
 	if !start.Plain {
-		// The capabilities have done their work; the child prepares meanwhile.
+		// They have done their work, and the program begins meanwhile.
 		if err := keepCapabilities(keptCapabilities...); err != nil {
 			unix.Kill(pid, unix.SIGKILL)
 			return 0, err
@@ -218,7 +221,17 @@ func readReport(from int) error {
 		return errors.New("bug: a report of another length")
 	}
 	reported := startError(failed)
+	if failed.step == stepCaps && errors.Is(&reported, unix.EPERM) {
+		return withoutPowers(&reported) // there were none in its user namespace
+	}
 	return &reported
+}
+
+// hasEnded reports whether a child has, and leaves it to be waited for.
+func hasEnded(pid int) bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && info.Signo != 0
 }
 
 // prepareMessage makes the message by which the child hands a descriptor over,
@@ -297,39 +310,6 @@ func (i *image) clone() (pid int, errno syscall.Errno) {
 
 	var step int32
 	var one [1]byte
-	// A process group of its own: a signal to the group must not reach the
-	// processes outside that share the caller's.
-	step = stepGroup
-	if _, _, e1 = syscall.RawSyscall(unix.SYS_SETPGID, 0, 0, 0); e1 != 0 {
-		goto fail
-	}
-	if i.tty >= 0 {
-		// SIGTTOU is still ignored, as the relay has it.
-		step = stepTerminal
-		r1, _, _ = syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
-		i.pid = int32(r1)
-		if _, _, e1 = syscall.RawSyscall(unix.SYS_IOCTL, uintptr(i.tty), unix.TIOCSPGRP, uintptr(unsafe.Pointer(&i.pid))); e1 != 0 {
-			goto fail
-		}
-	}
-
-	step = stepSignals
-	for n := uint(1); n <= 64; n++ {
-		if n == uint(unix.SIGKILL) || n == uint(unix.SIGSTOP) {
-			continue
-		}
-		i.action.handler = sigDefault
-		if i.ignored&(1<<(n-1)) != 0 {
-			i.action.handler = sigIgnore
-		}
-		if _, _, e1 = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(n), uintptr(unsafe.Pointer(&i.action)), 0, 8, 0, 0); e1 != 0 {
-			goto fail
-		}
-	}
-	if _, _, e1 = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&i.setMask)), 0, 8, 0, 0); e1 != 0 {
-		goto fail
-	}
-
 	step = stepStdio
 	for n := range 3 {
 		if _, _, e1 = syscall.RawSyscall(unix.SYS_DUP3, uintptr(i.stdio[n]), uintptr(n), 0); e1 != 0 {
@@ -399,13 +379,47 @@ func (i *image) clone() (pid int, errno syscall.Errno) {
 			goto fail
 		}
 	}
-	// All of the above the relay's work on the maps doesn't wait for. They are
-	// what the program must not be without.
+	// What is above needs none of the relay's work on the maps; what a signal
+	// or a terminal may do to it comes behind.
 	step = stepRelease
 	_, _, e1 = syscall.RawSyscall(unix.SYS_READ, uintptr(i.released), uintptr(unsafe.Pointer(&one)), 1)
 	if e1 != 0 || one[0] != 1 {
 		goto fail
 	}
+
+	// A process group of its own: a signal to the group must not reach the
+	// processes outside that share the caller's.
+	step = stepGroup
+	if _, _, e1 = syscall.RawSyscall(unix.SYS_SETPGID, 0, 0, 0); e1 != 0 {
+		goto fail
+	}
+	if i.tty >= 0 {
+		// SIGTTOU is still ignored, as the relay has it.
+		step = stepTerminal
+		r1, _, _ = syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
+		i.pid = int32(r1)
+		if _, _, e1 = syscall.RawSyscall(unix.SYS_IOCTL, uintptr(i.tty), unix.TIOCSPGRP, uintptr(unsafe.Pointer(&i.pid))); e1 != 0 {
+			goto fail
+		}
+	}
+
+	step = stepSignals
+	for n := uint(1); n <= 64; n++ {
+		if n == uint(unix.SIGKILL) || n == uint(unix.SIGSTOP) {
+			continue
+		}
+		i.action.handler = sigDefault
+		if i.ignored&(1<<(n-1)) != 0 {
+			i.action.handler = sigIgnore
+		}
+		if _, _, e1 = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(n), uintptr(unsafe.Pointer(&i.action)), 0, 8, 0, 0); e1 != 0 {
+			goto fail
+		}
+	}
+	if _, _, e1 = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&i.setMask)), 0, 8, 0, 0); e1 != 0 {
+		goto fail
+	}
+
 	step = stepExec
 	_, _, e1 = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(i.path)), uintptr(unsafe.Pointer(&i.argv[0])), uintptr(unsafe.Pointer(&i.envv[0])))
 

@@ -114,7 +114,7 @@ func refused(format string, args ...any) *Error {
 }
 
 // Run starts everything, waits for the program, and returns its exit code, or
-// an *Error.
+// an *Error. Signals stay taken: who goes on for long has signal.Reset.
 func (r *Run) Run() (code int, err error) {
 	job := newJob()
 	defer job.close()
@@ -193,6 +193,7 @@ func (r *Run) Run() (code int, err error) {
 		if err := r.checkPlain(); err != nil {
 			return 0, err
 		}
+		job.restoreTerminal()
 		r.Report.Step("the plain wall")
 		again, err := r.startSandbox(dir)
 		if err != nil {
