@@ -49,10 +49,10 @@ func (s *Service) connect(w http.ResponseWriter, r *http.Request, c call) {
 }
 
 // serveConnect serves a connection that begins with a whole and plain CONNECT,
-// until it ends, and reports whether it did. Most connections do, and the HTTP
-// server would read on behind the request to learn of the client's end, and be
-// made to stop, which costs as much as all the rest. What is anything else, or
-// comes in pieces, is the server's.
+// until it ends, and reports whether it did. Most connections begin so, and the
+// HTTP server would read on behind the request to learn of the client's end,
+// and have to be made to stop, which is a tenth of a connection. What is
+// anything else, or comes in pieces, is the server's.
 func (c *incoming) serveConnect(begins []byte) bool {
 	const connect, end = http.MethodConnect + " ", "\r\n\r\n"
 	if c.proxy.service.Load() == nil || !bytes.HasPrefix(begins, []byte(connect)) {
@@ -79,7 +79,7 @@ func (c *incoming) serveConnect(begins []byte) bool {
 }
 
 // growStack makes the goroutine's stack as large as a call needs it, at once:
-// grown by and by, it is copied each time, which is a fifth of a call's work.
+// grown by and by, it is copied each time, from as deep as it was then.
 //
 //go:noinline
 func growStack() (used byte) {
