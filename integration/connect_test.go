@@ -92,6 +92,7 @@ func TestHT1HT2_HeadsInPieces(t *testing.T) {
 		{"two lengths", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n", "400"},
 		{"two Hosts", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "400"},
 		{"a blank in a Host", "CONNECT ok.test:80 HTTP/1.1\r\nHost: a b\r\n\r\n", "400"},
+		{"a blank of another kind in a Host", "CONNECT ok.test:80 HTTP/1.1\r\nHost: \u2003x\r\n\r\n", "400"},
 		{"a folded line", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\nhello", ok + "hello"},
 		{"no Host can be so", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\x01y\r\n\r\n", "400"},
 		{"no value can be so", "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\nX: \x01\r\n\r\n", "400"},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,6 +94,59 @@ func TestRUN6_RandomSignals(t *testing.T) {
 			eventually(t, "nothing is left", func() bool { return len(processes()) == 0 && len(runFolders()) == 0 })
 		}
 	}
+}
+
+// The program's process is killed while it is made, when nobody can write its
+// maps of ids: that is no reason for the plain wall, today or later.
+func TestRUN6RUN9_KilledWhileMade(t *testing.T) {
+	if testnet.Plain() {
+		t.Skip("there are no maps to be written")
+	}
+	defer forgetPlain()
+	hits, before := 0, 0
+	for range 60 {
+		run := start(t, testnet.Command(testnet.Lnk, "sandbox", "run", "--", "sleep", "0.2"))
+		for hit := false; !hit && time.Since(run.begun) < 200*time.Millisecond; {
+			for _, pid := range descendants(run.cmd.Process.Pid) {
+				status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+				_, numbers, _ := strings.Cut(string(status), "\nNSpid:")
+				numbers, _, _ = strings.Cut(numbers, "\n")
+				if inside := strings.Fields(numbers); strings.HasPrefix(string(status), "Name:\tlnk-relay\n") && len(inside) > 1 && inside[len(inside)-1] != "1" {
+					syscall.Kill(pid, syscall.SIGKILL)
+					hit = true
+				}
+			}
+			if hit {
+				hits++
+			}
+		}
+		r := run.wait()
+		switch r.code {
+		case 0, 137:
+		case 125:
+			before++
+			r.says("ended from outside")
+		default:
+			t.Errorf("exit code %d: %s", r.code, r.stderr)
+		}
+		if _, err := os.Stat(fmt.Sprintf("/run/user/%d/lnk/plain-wall.json", testnet.UID)); err == nil {
+			t.Fatal("it is remembered that this machine has no full wall")
+		}
+	}
+	t.Logf("%d of 60 were killed, %d of them before their maps were written", hits, before)
+}
+
+// descendants are the processes below one.
+func descendants(pid int) (all []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, file := range tasks {
+		data, _ := os.ReadFile(file)
+		for _, field := range strings.Fields(string(data)) {
+			child, _ := strconv.Atoi(field)
+			all = append(append(all, child), descendants(child)...)
+		}
+	}
+	return all
 }
 
 // When bwrap or the relay is killed, lnk says so and leaves nothing.

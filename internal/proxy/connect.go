@@ -98,7 +98,7 @@ var heads = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
 func readPlain(head []byte) *http.Request {
 	for line := range bytes.Lines(head) {
 		name, value, _ := bytes.Cut(line, []byte(":"))
-		if line[0] == ' ' || line[0] == '\t' || bytes.EqualFold(name, []byte("Host")) && !httpguts.ValidHostHeader(string(bytes.TrimSpace(value))) {
+		if line[0] == ' ' || line[0] == '\t' || bytes.EqualFold(name, []byte("Host")) && !httpguts.ValidHostHeader(string(bytes.Trim(value, " \t\r\n"))) {
 			return nil
 		}
 	}
@@ -150,7 +150,7 @@ func (a *answer) Header() http.Header {
 
 // WriteHeader is http.ResponseWriter's.
 func (a *answer) WriteHeader(status int) {
-	a.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	a.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	a.head.WriteString("HTTP/1.1 " + strconv.Itoa(status) + " " + http.StatusText(status) + "\r\n")
 	a.header.Write(&a.head)
 	a.head.WriteString("\r\n")

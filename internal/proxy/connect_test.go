@@ -249,6 +249,27 @@ func TestConnect_BodiesLikeRequests(t *testing.T) {
 	}
 }
 
+// A refused request ends its connection, whether its body comes or not.
+func TestConnect_RefusedWithoutBody(t *testing.T) {
+	for _, head := range []string{"CONNECT a.test:80 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n", "POST http://no.test/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"} {
+		t.Run(head[:4], func(t *testing.T) {
+			t.Parallel()
+			_, address := serving(t, bind.Rules{InternetHost: []string{"a.test"}})
+			conn, err := net.Dial("tcp4", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(2 * discardTimeout))
+			io.WriteString(conn, head)
+			answer, err := io.ReadAll(conn)
+			if err != nil || !strings.Contains(string(answer), "Link-Refused: ") {
+				t.Errorf("%v: %q", err, answer)
+			}
+		})
+	}
+}
+
 // A head that is taken for a whole one is that: what comes behind it is behind
 // it for net/http too.
 func FuzzReadPlain(f *testing.F) {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"link.internal/lnk/internal/reach"
 )
 
@@ -39,8 +41,8 @@ func (c *incoming) judgeFirstLine(line []byte) bool {
 func badTarget(line []byte) (method, what string, err error) {
 	text := string(line)
 	method, rest, ok := strings.Cut(text, " ")
-	if !ok {
-		return "", "", nil
+	if !ok || !httpguts.ValidHeaderFieldName(method) {
+		return "", "", nil // a method is a token (RFC 9110, section 9.1), a header's line isn't
 	}
 	target, version, ok := cutLast(rest, " ")
 	if !ok || !strings.HasPrefix(version, "HTTP/1.") {

@@ -20,6 +20,7 @@ func TestBadTarget(t *testing.T) {
 		{"CONNECT \x00:1 HTTP/1.1", true}, {"CONNECT  HTTP/1.1", true},
 		{"GET http://ok.test/ HTTP/1.1", false}, {"GET http://ok.test/%zz HTTP/1.1", true}, {"GET http://[::1/ HTTP/1.1", true}, {"GET http://a b/ HTTP/1.1", true},
 		{"GET / HTTP/1.1", false}, {"", false}, {"CONNECT", false}, {"CONNECT a:1", false}, {"nonsense at all", false}, {"CONNECT a HTTP/2.0", false},
+		{"X: http://a b HTTP/1.1", false},
 	} {
 		if _, _, err := badTarget([]byte(test.line)); (err != nil) != test.bad {
 			t.Errorf("%q: %v", test.line, err)

@@ -453,7 +453,15 @@ func (s *Service) countRefusal(why refusal) {
 	}
 }
 
+// discardTimeout is how long what is still to come of a refused request is
+// waited for, so that its client finds the answer.
+const discardTimeout = 5 * time.Second
+
 func writeRefusal(w http.ResponseWriter, what string, why refusal) {
+	// The HTTP server would wait for the rest of its body for ever.
+	if server, ok := w.(interface{ SetReadDeadline(time.Time) error }); ok {
+		server.SetReadDeadline(time.Now().Add(discardTimeout))
+	}
 	body := "refused " + what + ": " + why.why + "\n"
 	h := w.Header()
 	clear(h)

@@ -56,7 +56,7 @@ type image struct {
 	control  [3]uint64 // a cmsghdr, and one descriptor
 	one      byte
 
-	released int // read end: a byte says that the uid and gid maps are written
+	released int // read end: 1 says that the uid and gid maps are written, 0 that they can't be
 	report   int // write end, close-on-exec: a failed step
 	action   sigaction
 	caps     [2]unix.CapUserData
@@ -167,16 +167,18 @@ func (i *image) start(start *channel.Start, guard *guard) (int, error) {
 	}
 	if !start.Plain {
 		if err := mapIDs(pid, start.UID, start.GID); err != nil {
-			// Nobody writes the maps of the dead, which says nothing of powers.
-			dead := hasEnded(pid)
-			unix.Kill(pid, unix.SIGKILL)
-			if reported := readReport(report[0]); reported != nil {
-				return 0, reported
-			}
-			if dead {
+			// Nobody writes the maps of the dying either, which says nothing of
+			// powers: one that lives says that it waited.
+			unix.Write(release[1], []byte{0})
+			reported := readReport(report[0], start.Plain)
+			var waited *startError
+			switch {
+			case reported == nil:
 				return 0, fmt.Errorf("the program's process was ended from outside before it was started: %w", err)
+			case errors.As(reported, &waited) && waited.step == stepRelease:
+				return 0, withoutPowers(err)
 			}
-			return 0, withoutPowers(err)
+			return 0, reported
 		}
 	}
 	unix.Write(release[1], []byte{1})
@@ -197,7 +199,7 @@ func (i *image) start(start *channel.Start, guard *guard) (int, error) {
 			return 0, err
 		} // else the child has reported why
 	}
-	if err := readReport(report[0]); err != nil {
+	if err := readReport(report[0], start.Plain); err != nil {
 		return 0, err
 	}
 	return pid, nil
@@ -205,7 +207,7 @@ func (i *image) start(start *channel.Start, guard *guard) (int, error) {
 
 // readReport waits until the child has executed the program or is gone, and
 // returns the step that it failed at, if any.
-func readReport(from int) error {
+func readReport(from int, plain bool) error {
 	var failed failure
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(&failed)), unsafe.Sizeof(failed))
 	n, err := unix.Read(from, raw)
@@ -221,17 +223,10 @@ func readReport(from int) error {
 		return errors.New("bug: a report of another length")
 	}
 	reported := startError(failed)
-	if failed.step == stepCaps && errors.Is(&reported, unix.EPERM) {
+	if failed.step == stepCaps && !plain {
 		return withoutPowers(&reported) // there were none in its user namespace
 	}
 	return &reported
-}
-
-// hasEnded reports whether a child has, and leaves it to be waited for.
-func hasEnded(pid int) bool {
-	var info unix.Siginfo
-	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-	return err == nil && info.Signo != 0
 }
 
 // prepareMessage makes the message by which the child hands a descriptor over,
