@@ -132,7 +132,22 @@ func (j *job) stopped(n int, relay *channel.Conn) {
 		return
 	}
 	j.suspend(s == unix.SIGTSTP && j.lent)
+	j.dropContinues()
 	j.resume(relay)
+}
+
+// dropContinues forgets the SIGCONT that ended a suspend: forwarded behind the
+// resume it would let the program go on once more, and a stop between the two
+// would be told when the program has the terminal, and stop lnk again.
+func (j *job) dropContinues() {
+	for range len(j.signals) {
+		if s := <-j.signals; s != unix.SIGCONT {
+			select {
+			case j.signals <- s:
+			default: // 32 others wait
+			}
+		}
+	}
 }
 
 // suspendWait bounds the wait for a stop that the kernel leaves out, as it
